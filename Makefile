@@ -1,0 +1,50 @@
+# Every target makes the virtual environment by itself when it is missing or older than pyproject.toml.
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= 2
+
+.PHONY: help train test test-slow lint bench docs clean
+
+help:
+	@echo "make train      train a Flax Tree-LSTM with jitbatch, a minute or two"
+	@echo "make test       lint, type check, unit tests and doctests"
+	@echo "make test-slow  the tests marked slow"
+	@echo "make lint       ruff and pyright"
+	@echo "make bench      the benchmarks"
+	@echo "make docs       the documentation, as HTML in docs/_build/html"
+
+.venv/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+.venv/.bench: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@
+
+.venv/.docs: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+train: .venv/.dev
+	$(BIN)/python bench/train.py
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: .venv/.bench
+	$(BIN)/python bench/run.py
+
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W -b html docs docs/_build/html
+
+clean:
+	rm -rf .venv docs/_build .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,323 @@
+"""The decorator and what it adds to a function."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch import _compat, _context, _dispatch
+from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_apart
+from jitbatch._build import ClosesOverTracer
+from jitbatch._caches import Cache, CacheInfo
+from jitbatch._canonical import Identity
+from jitbatch._context import Context, SharedArguments, Structure
+from jitbatch._errors import ArgumentError, JitbatchError, PlanError
+from jitbatch._plan import Options, Plan, make_plan
+from jitbatch._record import Recorder, describe_function
+from jitbatch._schedule import POLICIES
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+GRANULARITIES = ("auto", "op", "subgraph", "graph")
+EXECUTORS = ("auto", "dispatch")
+OUTPUTS = ("stack", "list")
+
+_ADVICE = (
+    "it uses a value of an outer JAX transformation (jax.grad, jit, vmap, ...) that it closes over. A plan outlives "
+    "the transformation: pass that value as a shared argument instead, or call .batch on the samples inside it"
+)
+
+
+class Batched(Generic[P, R]):
+    """A decorated function: call it for one sample, or `.batch` it over many. Made by `jitbatch`."""
+
+    def __init__(
+        self, fun: Callable[P, R], in_axes: Any, granularity: str, policy: str, executor: str, dedupe: bool, out: str
+    ):
+        self.__wrapped__ = fun
+        self._in_axes = in_axes
+        self._granularity = "subgraph" if granularity == "auto" else granularity
+        self._options = Options(policy=policy, dedupe=dedupe, out=out)
+        self._is_method = False
+        self._contexts = Cache(16)
+        functools.update_wrapper(self, fun)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        trace = _compat.current_trace()
+        if type(trace) is Recorder:
+            return trace.call(self.__wrapped__, args, kwargs)
+        return self.__wrapped__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<jitbatch of {describe_function(self.__wrapped__)}>"
+
+    # On a method, `self` is the shared argument.
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._is_method = True
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        linen = sys.modules.get("flax.linen")
+        if linen is not None and owner is not None and issubclass(owner, linen.Module):
+            raise JitbatchError(
+                f"{describe_function(self.__wrapped__)} is a method of the Flax Linen module {owner.__name__}. Linen "
+                "replaces methods by its own wrappers, so they cannot be decorated. Decorate a function of the "
+                "variables instead: `jitbatch(lambda variables, sample: model.apply(variables, sample))`"
+            )
+        return self if instance is None else BoundBatched(self, instance)
+
+    # Batches
+
+    def batch(self, *args: Any, **kwargs: Any) -> Any:
+        """The function mapped over samples, as `jax.vmap` maps over rows.
+
+        Args:
+            *args, **kwargs: as for the function, with a sequence of samples (or an array with an axis of samples) in
+                place of each mapped argument; or the shared arguments and a `Plan` in place of the first mapped one.
+
+        Returns:
+            The outputs of all samples, stacked on axis 0, or as a list for `out="list"`.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def total(scale, tree):
+        ...     return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+        >>> total.batch(jnp.float32(10), [(1, (2, 3)), 4, ((5, 6), (7, 8))]).tolist()
+        [60.0, 40.0, 260.0]
+        """
+        plan = _find_plan(args, kwargs)
+        if plan is not None:
+            shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
+            self._check_plan(plan, shared)
+            return _dispatch.run(plan, shared.leaves)
+        arguments = self._take_apart(args, kwargs)
+        shared = SharedArguments(arguments.shared)
+        samples = samples_of(arguments.mapped)
+        if not samples:
+            return self._empty(arguments, shared)
+        try:
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared))
+        except ClosesOverTracer:
+            context = Context(self.__wrapped__, self._granularity, may_close_over_tracers=True)
+            plan = self._plan(arguments, shared, samples, context)
+        return _dispatch.run(plan, shared.leaves)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The analysis of a batch without running it.
+
+        Args:
+            *args, **kwargs: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
+                `jax.ShapeDtypeStruct`s do.
+
+        Returns:
+            A `Plan`, for `batch(shared, plan)`. Its inputs are constants.
+
+        >>> import jax
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def scaled(scale, xs):
+        ...     return scale * sum(xs)
+        >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
+        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps, mean width 2.0, 0% padding)
+        """
+        arguments = self._take_apart(args, kwargs)
+        shared = SharedArguments(arguments.shared)
+        samples = samples_of(arguments.mapped)
+        if not samples:
+            raise PlanError("there are no samples to plan")
+        try:
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared))
+        except ClosesOverTracer:
+            raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
+        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
+            raise PlanError(
+                "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
+                "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"
+            )
+        return plan
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Hits and misses of this function's caches: recorded structures and known subgraphs.
+
+        >>> from jitbatch import jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> _ = double.batch(2.0, [1.0, 2.0, 3.0])
+        >>> double.cache_info()["structures"]
+        CacheInfo(hits=2, misses=1, maxsize=16384, currsize=1)
+        """
+        contexts = list(self._contexts)
+        return {
+            "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
+            "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
+        }
+
+    # Parts of the above
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.__wrapped__)
+
+    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        return take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
+
+    def _context(self, arguments: Arguments, shared: SharedArguments) -> Context:
+        key = (shared.key, arguments.layout, arguments.axes, Identity(_compat.trace_context()))
+        context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, self._granularity))
+        if context.is_full:
+            self._contexts.discard(key)
+            return self._context(arguments, shared)
+        return context
+
+    def _plan(self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context) -> Plan:
+        names = [part.name for part in arguments.mapped]
+        structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
+        graphs = [context.graph(one, index, shared, arguments) for index, one in enumerate(structures)]
+        leaves = [one.leaves for one in structures]
+        plan = make_plan(self, shared.key, graphs, leaves, self._options, verify=_context.verify)
+        if self._options.out == "stack":
+            context.known_output = graphs[0].out_tree, graphs[0].out_classes
+        return plan
+
+    def _empty(self, arguments: Arguments, shared: SharedArguments) -> Any:
+        if self._options.out == "list":
+            return []
+        context = self._context(arguments, shared)
+        if context.known_output is None:
+            raise ArgumentError(
+                f"{describe_function(self.__wrapped__)} was given no samples, and no earlier batch tells what its "
+                'output looks like. Give at least one sample first, or use out="list"'
+            )
+        tree, classes = context.known_output
+        known = [context.tables.classes[c] for c in classes]
+        return tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in known])
+
+    def _check_plan(self, plan: Plan, shared: SharedArguments) -> None:
+        static = plan.static
+        if static.owner is not self:
+            raise PlanError(
+                f"the plan was made by {describe_function(static.owner.__wrapped__)}, not by "
+                f"{describe_function(self.__wrapped__)}: a plan is run by the function that made it"
+            )
+        if static.shared_key != shared.key:
+            raise PlanError(
+                f"the shared arguments differ in structure, shape or dtype from those that the plan of "
+                f"{describe_function(self.__wrapped__)} was made with: {_difference(static.shared_key, shared.key)}. "
+                "Plan again with these"
+            )
+
+
+class BoundBatched(Generic[P, R]):
+    """A decorated method of an object, which is its shared argument."""
+
+    def __init__(self, batched: Batched[P, R], instance: Any):
+        self._batched = batched
+        self._instance = instance
+        self.__wrapped__ = batched.__wrapped__.__get__(instance)
+        functools.update_wrapper(self, self.__wrapped__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call: Any = self._batched
+        return call(self._instance, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self._batched)
+
+    def batch(self, *args: Any, **kwargs: Any) -> Any:
+        """See `Batched.batch`; the object is the shared argument."""
+        return self._batched.batch(self._instance, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """See `Batched.plan`; the object is the shared argument."""
+        return self._batched.plan(self._instance, *args, **kwargs)
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """See `Batched.cache_info`."""
+        return self._batched.cache_info()
+
+
+@overload
+def jitbatch(fun: Callable[P, R], /) -> Batched[P, R]: ...
+@overload
+def jitbatch(
+    fun: None = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack",
+) -> Callable[[Callable[P, R]], Batched[P, R]]: ...  # fmt: skip
+@overload
+def jitbatch(
+    fun: Callable[P, R], /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack",
+) -> Batched[P, R]: ...  # fmt: skip
+def jitbatch(
+    fun: Any = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto", executor: str = "auto",
+    dedupe: bool = True, out: str = "stack",
+) -> Any:  # fmt: skip
+    """`vmap` for samples that do not have the same shape.
+
+    Decorate a function of one sample. Called as usual it stays that function; `f.batch(...)` maps it over samples of
+    any shapes, running equal subgraphs of all samples as one vmapped XLA operation. While a sample is recorded, calls
+    of decorated functions and of your own `jax.jit` functions are the subgraphs; operations between them are grouped
+    automatically.
+
+    Args:
+        fun: the function of one sample, a function or a method.
+        in_axes: as for `jax.vmap`: for each positional argument None (shared) or an axis (mapped). By default the first
+            argument is shared and the others are mapped. On a method, `self` is shared and has no entry here.
+        granularity: what is batched: `"op"` single operations, `"subgraph"` calls of decorated functions and groups of
+            operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"`.
+        policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, or `"auto"`,
+            whichever of them needs fewer steps.
+        executor: `"dispatch"` runs one compiled call a step; `"auto"` is `"dispatch"`.
+        dedupe: compute calls with equal operands once a batch.
+        out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them.
+
+    Returns:
+        The function, with `.batch`, `.plan` and `.cache_info`.
+
+    >>> import jax.numpy as jnp
+    >>> from jitbatch import jitbatch
+    >>> @jitbatch
+    ... def norm(weights, xs):
+    ...     return sum(jnp.sum(weights * x * x) for x in xs)
+    >>> norm.batch(jnp.ones(2), [jnp.ones((3, 2)), jnp.ones((5, 2))]).tolist()
+    [6.0, 10.0]
+    """
+    for name, value, allowed in (
+        ("granularity", granularity, GRANULARITIES),
+        ("policy", policy, tuple(POLICIES)),
+        ("executor", executor, EXECUTORS),
+        ("out", out, OUTPUTS),
+    ):
+        if value not in allowed:
+            raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+
+    def decorate(fun: Callable[P, R]) -> Batched[P, R]:
+        if isinstance(fun, Batched):
+            raise ArgumentError(f"{fun!r} is decorated already; decorate its __wrapped__ to give other options")
+        if not callable(fun):
+            raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
+        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out)
+
+    return decorate if fun is None else decorate(fun)
+
+
+def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    return next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, Plan)), None)
+
+
+def _difference(planned: Any, given: Any) -> str:
+    if planned[0] != given[0]:
+        return "their trees differ"
+    for position, (was, now) in enumerate(zip(planned[2], given[2], strict=True)):
+        if was != now:
+            return f"leaf {position} was {was}, is {now}"
+    return "their static values differ"
+
+
+def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:
+    return CacheInfo(sum(i.hits for i in infos), sum(i.misses for i in infos), maxsize, sum(i.currsize for i in infos))

@@ -1,0 +1,190 @@
+"""Arguments of `.batch`: which parts are shared, which are mapped, and what each sample gets."""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the arguments that is shared or mapped as a whole."""
+
+    name: str
+    axis: int | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A call of `.batch`, taken apart.
+
+    Attributes:
+        parts: the parts of all arguments in order.
+        layout: hashable; how the parts make up the arguments.
+    """
+
+    parts: list[Part]
+    layout: tuple[tuple[str, Any, int], ...]
+    positional: int
+
+    @property
+    def axes(self) -> tuple[int | None, ...]:
+        return tuple(part.axis for part in self.parts)
+
+    @property
+    def shared(self) -> tuple[Any, ...]:
+        return tuple(part.value for part in self.parts if part.axis is None)
+
+    @property
+    def mapped(self) -> list[Part]:
+        return [part for part in self.parts if part.axis is not None]
+
+    def rebuild(self, shared: Sequence[Any], sample: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call for one sample."""
+        shared_parts, sample_parts = iter(shared), iter(sample)
+        parts = iter([next(shared_parts if part.axis is None else sample_parts) for part in self.parts])
+        built = [treedef.unflatten([next(parts) for _ in range(count)]) for _, treedef, count in self.layout]
+        names = [name for name, _, _ in self.layout[self.positional :]]
+        return built[: self.positional], dict(zip(names, built[self.positional :], strict=True))
+
+
+def take_apart(
+    signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Arguments:
+    """Match arguments with `in_axes`."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{error}; `.batch` and `.plan` take the arguments {signature}") from None
+    names = _names(signature, len(bound.args))
+    axes = _axes_of(in_axes, is_method, names)
+    parts: list[Part] = []
+    layout = []
+    named = [*zip(names, bound.args, axes, strict=True), *((k, v, 0) for k, v in bound.kwargs.items())]
+    for name, value, axis in named:
+        axis_leaves, treedef = jax.tree.flatten(axis, is_leaf=lambda a: a is None)
+        for leaf in axis_leaves:
+            if leaf is not None and not isinstance(leaf, int):
+                raise ArgumentError(f"in_axes for {name!r} must be made of integers and None, got {leaf!r}")
+        try:
+            values = treedef.flatten_up_to(value)
+        except ValueError as error:
+            raise ArgumentError(f"in_axes {axis!r} does not fit the argument {name!r}: {error}") from None
+        parts += [Part(name, leaf, value) for leaf, value in zip(axis_leaves, values, strict=True)]
+        layout.append((name, treedef, len(axis_leaves)))
+    return Arguments(parts, tuple(layout), len(bound.args))
+
+
+def shared_arguments(
+    signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The shared parts of a call that has a plan in place of its mapped arguments."""
+    try:
+        bound = signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{error}; a plan stands in the place of the first mapped argument") from None
+    names = _names(signature, len(bound.args))
+    shared = []
+    for name, value, axis in zip(names, bound.args, _axes_of(in_axes, is_method, names), strict=True):
+        axis_leaves, treedef = jax.tree.flatten(axis, is_leaf=lambda a: a is None)
+        if None in axis_leaves:
+            if len(axis_leaves) > 1:
+                raise ArgumentError(f"argument {name!r} is partly mapped, so a plan cannot stand in its place")
+            shared += treedef.flatten_up_to(value)
+    return tuple(shared)
+
+
+def _names(signature: inspect.Signature, count: int) -> list[str]:
+    names: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return names[:count]
+
+
+def _axes_of(in_axes: Any, is_method: bool, names: Sequence[str]) -> list[Any]:
+    """An axis, or a tree of axes, for each positional argument."""
+    count = len(names)
+    if in_axes is None:
+        return [None if i == 0 else 0 for i in range(count)]
+    receiver = [None] if is_method else []
+    if isinstance(in_axes, int):
+        return (receiver + [in_axes] * count)[:count]
+    axes = receiver + list(in_axes)
+    if len(axes) < count:
+        raise ArgumentError(
+            f"in_axes={in_axes!r} has {len(in_axes)} entries, but the call has {count - len(receiver)} positional "
+            f"arguments: {', '.join(names[len(receiver) :])}"
+        )
+    return axes[:count]
+
+
+def samples_of(parts: Sequence[Part]) -> list[tuple[Any, ...]]:
+    """What each sample gets of the mapped parts."""
+    if not parts:
+        raise ArgumentError(
+            "no argument is mapped. By default the first argument is shared and the rest are mapped; "
+            "give in_axes to say otherwise, as for jax.vmap"
+        )
+    columns = [(part.name, _items(part)) for part in parts]
+    lengths = {name: len(items) for name, items in columns}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ArgumentError(f"mapped arguments must have one item for each sample, but {told}")
+    return list(zip(*(items for _, items in columns), strict=True))
+
+
+def _is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _items(part: Part) -> Sequence[Any]:
+    value, name = part.value, part.name
+    if isinstance(value, np.ndarray | jax.Array):
+        return _slices(value, part)
+    if isinstance(value, str | bytes):
+        pass
+    elif isinstance(value, Sequence) and not _is_namedtuple(value):
+        if part.axis != 0:
+            raise ArgumentError(f"argument {name!r} is a sequence of samples, so its axis is 0, not {part.axis}")
+        return value
+    elif isinstance(value, Iterator):
+        raise ArgumentError(f"argument {name!r} is a {type(value).__name__}; make it a list of samples")
+    else:
+        leaves, treedef = jax.tree.flatten(value)
+        if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+            columns = [_slices(leaf, part) for leaf in leaves]
+            if len({len(column) for column in columns}) > 1:
+                raise ArgumentError(f"the arrays in argument {name!r} have different lengths on axis {part.axis}")
+            return [treedef.unflatten(row) for row in zip(*columns, strict=True)]
+    raise ArgumentError(
+        f"argument {name!r} is mapped (in_axes {part.axis}) but is a {type(value).__name__}: give a list of samples or "
+        "an array with an axis of samples, or share it with in_axes None for this argument"
+    )
+
+
+def _slices(array: Any, part: Part) -> Sequence[Any]:
+    axis = part.axis
+    assert axis is not None
+    if not -array.ndim <= axis < array.ndim:
+        raise ArgumentError(
+            f"argument {part.name!r} is mapped on axis {axis}, but it holds an array of shape {tuple(array.shape)}"
+        )
+    if _compat.is_tracer(array) or _compat.is_prng_key(array.dtype):
+        return jax.numpy.unstack(array, axis=axis)
+    return _with_weak_type(np.moveaxis(np.asarray(array), axis, 0), getattr(array, "weak_type", False))
+
+
+def _with_weak_type(rows: np.ndarray, weak: bool) -> Sequence[Any]:
+    if weak and rows.ndim == 1:
+        return rows.tolist()
+    return list(rows)

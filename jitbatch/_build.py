@@ -1,0 +1,316 @@
+"""From a recording to a graph.
+
+One pass backwards finds what is needed; one pass forwards decides for each operation whether it is an index into the
+sample's inputs, a shared value, or work of the sample; bare operations are grouped into cells; the rest is numbering.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._caches import Cache
+from jitbatch._canonical import Cell, Identity, intern_cell
+from jitbatch._errors import OutputError
+from jitbatch._fold import fold
+from jitbatch._graph import ROW, Graph, SharedArray, SharedLeaf, SharedResult, Tables, levels_of
+from jitbatch._group import group_operations
+from jitbatch._record import Recorder
+from jitbatch._values import InputSource, Op, Value, is_array, root, within
+
+SMALL = 1024
+"""Constants of up to this many elements that are passed to a subgraph are rows of the batch, as inputs are: calls on
+different constants are one bucket. Larger ones, and what a subgraph closes over, are part of what it computes."""
+
+
+class ClosesOverTracer(Exception):
+    """A sample uses a value of an outer transformation: its graph holds for this call alone."""
+
+
+class Shared(NamedTuple):
+    number: int
+
+
+class Input(NamedTuple):
+    leaf: int
+    depth: int
+    row: int
+
+
+class View(NamedTuple):
+    """A slice of an input, not yet needed as an array."""
+
+    of: Input
+    rows: range
+    op: Op
+
+
+class Made(NamedTuple):
+    """Output `output` of the kept operation `op`."""
+
+    op: int
+    output: int
+
+
+Ref = Shared | Input | View | Made
+
+
+class Builder:
+    def __init__(self, recorder: Recorder, granularity: str, may_close_over_tracers: bool):
+        self.tables: Tables = recorder.tables
+        self.granularity = granularity
+        self.may_close_over_tracers = may_close_over_tracers
+        self.refs: dict[int, Ref] = {}
+        self.kept: list[Op] = []
+        self.reads: list[list[int]] = []
+
+    # What each value is
+
+    def ref(self, value: Any) -> Ref:
+        value = root(value)
+        found = self.refs.get(id(value))
+        if found is None:
+            if type(value) is not Value:
+                return self.constant(value)
+            source = value.source
+            assert isinstance(source, InputSource), "operations are recorded in topological order"
+            if source.shared:
+                found = Shared(self.tables.share(SharedLeaf(source.leaf), value.aval))
+            else:
+                found = Input(source.leaf, 0, 0)
+            self.refs[id(value)] = found
+        return found
+
+    def whole(self, value: Any) -> Ref:
+        """The reference to a value that is needed as an array."""
+        found = self.ref(value)
+        if isinstance(found, View):
+            found = self.keep(found.op)[0]
+        return found
+
+    def constant(self, value: Any) -> Shared:
+        if _compat.is_tracer(value) and not self.may_close_over_tracers:
+            raise ClosesOverTracer
+        return Shared(self.tables.share(SharedArray(value), jax.typeof(value)))
+
+    # What each operation becomes
+
+    def add(self, op: Op) -> None:
+        if op.index is not None:
+            base = self.ref(op.inputs[0])
+            if isinstance(base, View):
+                base, index = base.of, within(base.rows, op.index)
+            else:
+                index = op.index
+            if isinstance(base, Input):
+                if isinstance(index, int):
+                    length = self._length(op)
+                    ref: Ref = Input(base.leaf, base.depth + 1, base.row * length + index)
+                else:
+                    ref = View(base, index, op)
+                self.refs[id(op.outputs[0])] = ref
+                return
+        inputs = [self.whole(value) for value in op.inputs]
+        if all(isinstance(ref, Shared) for ref in inputs) and not op.effects:
+            cell, operands = self.cell_of([op], op.outputs)
+            numbers = tuple(self._shared_number(operand) for operand in operands)
+            for output, value in enumerate(op.outputs):
+                number = self.tables.share(SharedResult(cell, numbers, output), value.aval)
+                self.refs[id(value)] = Shared(number)
+        else:
+            self.keep(op)
+
+    def _length(self, op: Op) -> int:
+        """The length of the axis that an index into an input, or into a slice of one, goes along."""
+        base = self.ref(op.inputs[0])
+        while isinstance(base, View):
+            op = base.op
+            base = self.ref(op.inputs[0])
+        return op.inputs[0].aval.shape[0]
+
+    def _shared_number(self, operand: Any) -> int:
+        ref = self.ref(operand)
+        assert isinstance(ref, Shared)
+        return ref.number
+
+    def keep(self, op: Op) -> list[Made]:
+        reads = [ref.op for ref in (self.whole(value) for value in op.inputs) if isinstance(ref, Made)]
+        made = [Made(len(self.kept), output) for output in range(len(op.outputs))]
+        self.kept.append(op)
+        self.reads.append(reads)
+        for value, ref in zip(op.outputs, made, strict=True):
+            self.refs[id(value)] = ref
+        return made
+
+    # Cells
+
+    def is_boundary(self, op: Op) -> bool:
+        return op.cell is not None or (self.granularity == "subgraph" and op.is_users_jit)
+
+    def groups(self) -> list[list[Op]]:
+        if self.granularity == "op":
+            return [[op] for op in self.kept]
+        if self.granularity == "graph":
+            return [self.kept] if self.kept else []
+        sites = [None if self.is_boundary(op) else op.site for op in self.kept]
+        numbers = group_operations(sites, [op.scope for op in self.kept], self.reads)
+        members: list[list[Op]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+        for op, number in zip(self.kept, numbers, strict=True):
+            members[number].append(op)
+        return members
+
+    def cell_of(self, ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[Cell, list[Any]]:
+        """The cell of a group, and its operands."""
+        op = ops[0]
+        if op.cell is not None:
+            return op.cell, [root(value) for value in op.inputs]
+        if self.is_boundary(op):
+            closed = op.params["jaxpr"]
+            cell = _jit_cells.get_or_make(Identity(closed), lambda: _jit_cell(closed, op.params["name"]))
+            return cell, [*closed.consts, *(root(value) for value in op.inputs)]
+        assert op.site is not None
+        where = op.site.chain[0][0].f_code.co_qualname if op.site.chain else "sample"
+        name = where.replace("<locals>.", "")
+        jaxpr, operands = fold(ops, [], outputs, name, resolve=root)
+        return intern_cell(jaxpr, name, op.site.where if op.site.chain else "?"), operands
+
+
+_jit_cells = Cache(1024)
+
+
+def _jit_cell(closed: Any, name: str) -> Cell:
+    """The cell of a jitted function: its jaxpr with the constants as leading operands."""
+    jaxpr = closed.jaxpr
+    inputs = [*jaxpr.constvars, *jaxpr.invars]
+    debug = jaxpr.debug_info
+    where = f"{debug.func_filename}:{debug.func_lineno}"
+    return intern_cell(_compat.make_jaxpr(inputs, jaxpr.outvars, jaxpr.eqns, name), name, where)
+
+
+def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_over_tracers: bool = False) -> Graph:
+    """The graph of a recorded sample whose function returned `result`."""
+    out_leaves, out_tree = jax.tree.flatten(result)
+    for position, leaf in enumerate(out_leaves):
+        if not is_array(leaf):
+            path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
+            raise OutputError(
+                f"the batched function returned {leaf!r} of type {type(leaf).__name__} at result{path} for "
+                f"{recorder.sample}. It must return arrays and numbers, in any pytree."
+            )
+
+    builder = Builder(recorder, granularity, may_close_over_tracers)
+    for op in _needed(recorder.ops, out_leaves):
+        builder.add(op)
+    output_refs = [builder.whole(leaf) for leaf in out_leaves]
+    groups = builder.groups()
+    group_of = {id(op): number for number, ops in enumerate(groups) for op in ops}
+
+    needed_outside = {(ref.op, ref.output) for ref in output_refs if isinstance(ref, Made)}
+    for op in builder.kept:
+        for value in op.inputs:
+            ref = builder.ref(value)
+            if isinstance(ref, Made) and group_of[id(builder.kept[ref.op])] != group_of[id(op)]:
+                needed_outside.add((ref.op, ref.output))
+
+    tables = builder.tables
+    input_numbers: dict[Input, int] = {}
+    shared_numbers: dict[int, int] = {}
+    node_kinds: list[int] = []
+    node_operands: list[list[Ref]] = []
+    made_at: dict[tuple[int, int], tuple[int, int]] = {}  # of a kept op's output: its node and place there
+    position = {id(op): k for k, op in enumerate(builder.kept)}
+
+    def row(ref: Ref) -> Ref:
+        if isinstance(ref, Input):
+            input_numbers.setdefault(ref, len(input_numbers))
+        elif isinstance(ref, Shared):
+            shared_numbers.setdefault(ref.number, len(shared_numbers))
+        return ref
+
+    for ops in groups:
+        boundary = builder.is_boundary(ops[0])
+        outputs = []
+        for op in ops:
+            for output, value in enumerate(op.outputs):
+                key = (position[id(op)], output)
+                if boundary or key in needed_outside:
+                    made_at[key] = (len(node_kinds), len(outputs))
+                    outputs.append(value)
+        cell, operands = builder.cell_of(ops, outputs)
+        if not outputs and not cell.has_effects:
+            continue
+        passed = _passed(ops[0], operands)
+        binding: list[int] = []
+        reads: list[Ref] = []
+        for operand, is_passed in zip(operands, passed, strict=True):
+            ref = builder.ref(operand)
+            small = is_passed and type(operand) is not Value and not _compat.is_tracer(operand)
+            if isinstance(ref, Shared) and not (small and np.size(operand) <= SMALL):
+                binding.append(ref.number)
+            else:
+                binding.append(ROW)
+                reads.append(row(ref))
+        node_kinds.append(tables.kind(cell, tuple(binding)))
+        node_operands.append(reads)
+    for ref in output_refs:
+        row(ref)
+
+    first = len(input_numbers) + len(shared_numbers)
+    counts = [len(tables.kind_classes[kind]) for kind in node_kinds]
+    base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32) + first
+
+    def number(ref: Ref) -> int:
+        if isinstance(ref, Input):
+            return input_numbers[ref]
+        if isinstance(ref, Shared):
+            return len(input_numbers) + shared_numbers[ref.number]
+        assert isinstance(ref, Made)
+        node, output = made_at[ref.op, ref.output]
+        return int(base[node]) + output
+
+    classes = [tables.class_of(_input_aval(recorder, ref)) for ref in input_numbers]
+    classes += [tables.shared_class[shared] for shared in shared_numbers]
+    for kind in node_kinds:
+        classes += tables.kind_classes[kind]
+    start = np.concatenate([[0], np.cumsum([len(reads) for reads in node_operands])]).astype(np.int32)
+    operands_array = np.array([number(ref) for reads in node_operands for ref in reads], np.int32)
+    producer = np.concatenate([np.full(first, -1), np.repeat(np.arange(len(counts)), counts)]).astype(np.int32)
+    return Graph(
+        tables=tables,
+        inputs=np.array(list(input_numbers), np.int32).reshape(-1, 3),
+        shared_rows=np.array(list(shared_numbers), np.int32),
+        kind=np.array(node_kinds, np.int32),
+        operand_start=start,
+        operands=operands_array,
+        value_class=np.array(classes, np.int32),
+        outputs=np.array([number(ref) for ref in output_refs], np.int32),
+        out_tree=out_tree,
+        level=levels_of(producer, start, operands_array),
+    )
+
+
+def _needed(ops: Sequence[Op], results: Sequence[Any]) -> list[Op]:
+    """The operations that the results depend on, and those with effects."""
+    wanted = {id(root(value)) for value in results}
+    needed = []
+    for op in reversed(ops):
+        if op.effects or any(id(value) in wanted for value in op.outputs):
+            wanted.update(id(root(value)) for value in op.inputs)
+            needed.append(op)
+    return needed[::-1]
+
+
+def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:
+    """Which operands of a call are its arguments, as opposed to what it closes over."""
+    if op.cell is not None:
+        return [i < op.passed for i in range(len(operands))]
+    if op.is_users_jit:
+        return [i >= len(op.params["jaxpr"].consts) for i in range(len(operands))]
+    return [False] * len(operands)
+
+
+def _input_aval(recorder: Recorder, ref: Input) -> Any:
+    aval = recorder.input_avals[ref.leaf]
+    return _compat.make_aval(aval.shape[ref.depth :], aval.dtype)

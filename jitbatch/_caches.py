@@ -1,0 +1,88 @@
+"""Bounded caches, all of them known in one place.
+
+Every cache of the library is a `Cache`: least recently used entries go first, it may be used from several
+threads, it counts its hits and misses, and `clear_caches()` empties it.
+"""
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
+
+
+class CacheInfo(NamedTuple):
+    """Hits, misses, and how full a cache is, as `functools.lru_cache` reports them."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+_registry: "weakref.WeakSet[Cache]" = weakref.WeakSet()
+
+
+class Cache:
+    """A bounded least-recently-used mapping."""
+
+    def __init__(self, maxsize: int):
+        self.maxsize = maxsize
+        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.RLock()
+        self._hits = self._misses = 0
+        _registry.add(self)
+
+    def get(self, key: Hashable) -> Any:
+        """The entry for `key`, or None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._misses += 1
+            else:
+                self._hits += 1
+                self._entries.move_to_end(key)
+            return entry
+
+    def put(self, key: Hashable, entry: Any) -> Any:
+        """Store `entry` unless the key has one already, and return the entry that is stored."""
+        with self._lock:
+            entry = self._entries.setdefault(key, entry)
+            self._entries.move_to_end(key)
+            while len(self._entries) > self.maxsize:
+                self._entries.popitem(last=False)
+            return entry
+
+    def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The entry for `key`, made by `make()` the first time; nothing is stored when `make` raises."""
+        entry = self.get(key)
+        return self.put(key, make()) if entry is None else entry
+
+    def discard(self, key: Hashable) -> None:
+        with self._lock:
+            self._entries.pop(key, None)
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            return iter(list(self._entries.values()))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._hits = self._misses = 0
+
+    def info(self) -> CacheInfo:
+        with self._lock:
+            return CacheInfo(self._hits, self._misses, self.maxsize, len(self._entries))
+
+
+def clear_caches() -> None:
+    """Forget every recording, cell type and compiled kernel.
+
+    Results do not change; the next call of each batched function records and compiles again.
+
+    >>> import jitbatch
+    >>> jitbatch.clear_caches()
+    """
+    for cache in list(_registry):
+        cache.clear()

@@ -1,0 +1,195 @@
+"""Cell types by canonical jaxpr: two subgraphs are the same cell when their jaxprs are.
+
+A key is built from a jaxpr with its variables numbered in order, its sub-jaxprs opened and its constants taken
+bit by bit, so it does not matter which Python function a subgraph came from. Equality of keys is exact; digests
+only give an order that is the same in every process.
+"""
+
+import hashlib
+import re
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._caches import Cache
+from jitbatch._static import bits_key
+
+
+class Key:
+    """A nested tuple whose hash is computed once."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: Hashable):
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Key) and self._hash == other._hash and self.parts == other.parts
+
+    def __repr__(self) -> str:
+        return repr(self.parts)
+
+
+class Identity:
+    """Something that is equal only to itself; kept alive, because an `id` alone is used again after death."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.thing is other.thing
+
+    def __repr__(self) -> str:
+        return f"<{type(self.thing).__name__}>"
+
+
+def key_bits(keys: Any) -> np.ndarray:
+    """The bits of concrete typed PRNG keys, also where JAX is tracing."""
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.random.key_data(keys))
+
+
+def array_key(value: Any) -> Hashable:
+    """An array's shape, dtype and bits."""
+    if _compat.is_prng_key(value.dtype):
+        return str(value.dtype), array_key(key_bits(value))
+    host = np.asarray(value)
+    return host.shape, host.dtype, host.tobytes()
+
+
+def param_key(value: Any) -> Hashable:
+    """A key for one parameter of a primitive."""
+    if value is None or isinstance(value, str | np.dtype | type):
+        return value
+    if isinstance(value, _compat.ClosedJaxpr):
+        return closed_jaxpr_key(value)
+    if isinstance(value, _compat.Jaxpr):
+        return jaxpr_key(value)
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(param_key, value))
+    if isinstance(value, dict):
+        return dict, tuple((name, param_key(value[name])) for name in sorted(value, key=str))
+    if _compat.is_tracer(value):
+        return Identity(value)
+    if isinstance(value, np.ndarray | jax.Array):
+        return array_key(value)
+    key = _compat.callable_key(value, param_key) if callable(value) else bits_key(value)
+    try:
+        hash(key)
+    except TypeError:
+        return Identity(value)
+    return key
+
+
+def aval_key(aval: Any) -> Hashable:
+    if isinstance(aval, _compat.ShapedArray):
+        return aval.shape, aval.dtype, aval.weak_type
+    return aval
+
+
+def equation_params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
+    """The parameters of an equation, without what only names it for people."""
+    ignored = "name" if primitive is _compat.jit_p else None
+    return tuple((name, param_key(params[name])) for name in sorted(params) if name != ignored)
+
+
+_jaxpr_keys = Cache(4096)
+
+
+def jaxpr_key(jaxpr: Any) -> Key:
+    """The canonical key of a jaxpr. Remembered by identity: JAX hands out the same jaxprs again and again."""
+    return _jaxpr_keys.get_or_make(Identity(jaxpr), lambda: _make_jaxpr_key(jaxpr))
+
+
+def closed_jaxpr_key(closed: Any) -> Hashable:
+    return jaxpr_key(closed.jaxpr), tuple(map(param_key, closed.consts))
+
+
+def _make_jaxpr_key(jaxpr: Any) -> Key:
+    numbers: dict[Any, int] = {}
+
+    def number(var: Any) -> int:
+        return numbers.setdefault(var, len(numbers))
+
+    def atom(value: Any) -> Hashable:
+        if isinstance(value, _compat.Literal):
+            return aval_key(value.aval), array_key(np.asarray(value.val))
+        return number(value)
+
+    inputs = [(number(var), aval_key(var.aval)) for var in (*jaxpr.constvars, *jaxpr.invars)]
+    equations = []
+    for eqn in jaxpr.eqns:
+        params = equation_params_key(eqn.primitive, eqn.params)
+        operands = tuple(map(atom, eqn.invars))
+        equations.append((eqn.primitive, params, operands, tuple(map(number, eqn.outvars))))
+    return Key((len(jaxpr.constvars), tuple(inputs), tuple(equations), tuple(map(atom, jaxpr.outvars))))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Cell:
+    """A cell type: fixed work on arrays, as a closed jaxpr without constants.
+
+    Cells with equal keys are equal. `name` and `where` (file and line of the user's function) belong to the
+    first subgraph that had this jaxpr.
+    """
+
+    def __init__(self, key: Key, jaxpr: Any, name: str, where: str):
+        self.key = key
+        self.jaxpr = jaxpr
+        self.name = name
+        self.where = where
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Cell) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"Cell({self.name} {self.digest[:8]})"
+
+    @property
+    def in_avals(self) -> list[Any]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[Any]:
+        return self.jaxpr.out_avals
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self.jaxpr.effects)
+
+    @cached_property
+    def digest(self) -> str:
+        """The key as a short text that is the same in every process."""
+        return hashlib.sha256(_ADDRESS.sub("", repr(self.key)).encode()).hexdigest()[:16]
+
+    def __call__(self, *operands: Any) -> Sequence[Any]:
+        return _compat.jaxpr_as_fun(self.jaxpr)(*operands)
+
+
+_cells = Cache(4096)
+
+
+def intern_cell(jaxpr: Any, name: str, where: str) -> Cell:
+    """The cell of a closed jaxpr without constants."""
+    key = _make_jaxpr_key(jaxpr.jaxpr)
+    return _cells.get_or_make(key, lambda: Cell(key, jaxpr, name, where))

@@ -1,0 +1,144 @@
+"""Whatever JAX may change between releases, in one place. Checked with jax 0.10.2.
+
+Only public names are imported. What is fragile is how they are called, and the attributes of objects that
+JAX hands to a tracer; each entry says why it is here.
+"""
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from types import FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+from jax import core
+from jax.extend import core as jex
+from jax.extend.core import primitives
+from jax.interpreters import partial_eval
+
+ShapedArray = core.ShapedArray
+Trace = core.Trace
+Tracer = core.Tracer
+Jaxpr = jex.Jaxpr
+ClosedJaxpr = jex.ClosedJaxpr
+Literal = jex.Literal
+Var = jex.Var
+eval_jaxpr = core.eval_jaxpr
+jaxpr_as_fun = jex.jaxpr_as_fun
+set_current_trace = jex.set_current_trace
+
+# `pjit_p` was renamed to `jit_p` in jax 0.7.
+jit_p = primitives.jit_p
+
+JAX_FOLDERS = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax, np) if module.__file__)
+
+
+def is_tracer(value: Any) -> bool:
+    return isinstance(value, Tracer)
+
+
+def is_prng_key(dtype: Any) -> bool:
+    """Whether a dtype is that of typed PRNG keys, which numpy does not know."""
+    return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def current_trace() -> Trace:
+    """The trace that operations are going to now."""
+    with jex.take_current_trace() as trace:
+        return trace
+
+
+def _nothing() -> int:
+    return 0
+
+
+_context_probe = jax.jit(_nothing)
+
+
+def trace_context() -> Any:
+    """An object that is the same as long as JAX's settings that influence tracing are the same.
+
+    JAX's own trace cache is keyed by all of them (x64, matmul precision, promotion rules, ...); the jaxpr
+    that it returns for one fixed function therefore stands for them. 10 us.
+    """
+    return _context_probe.trace().jaxpr
+
+
+def make_aval(shape: Sequence[int], dtype: Any, weak_type: bool = False) -> ShapedArray:
+    return ShapedArray(tuple(shape), dtype, weak_type=weak_type)
+
+
+def abstract_eval(primitive: Any, avals: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Output avals and effects of one primitive. jax 0.10: `abstract_eval` returns (avals, effects)."""
+    out, effects = primitive.abstract_eval(*avals, **params)
+    return (list(out) if primitive.multiple_results else [out]), effects
+
+
+def make_equation(
+    inputs: Sequence[Any], outputs: Sequence[Any], primitive: Any, params: dict[str, Any], effects: Any
+) -> Any:
+    return jex.new_jaxpr_eqn(list(inputs), list(outputs), primitive, params, effects)
+
+
+def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequence[Any], name: str) -> ClosedJaxpr:
+    """A closed jaxpr without constants. jax 0.10 wants a `DebugInfo` with one name for each input and output."""
+    effects = frozenset().union(*(eqn.effects for eqn in equations)) if equations else jex.no_effects
+    debug = jex.DebugInfo("jitbatch", name, ("",) * len(inputs), ("",) * len(outputs))
+    return ClosedJaxpr(Jaxpr([], list(inputs), list(outputs), list(equations), effects, debug), [])
+
+
+def dead_code_eliminated(jaxpr: Jaxpr, used_outputs: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
+    return partial_eval.dce_jaxpr(jaxpr, list(used_outputs))
+
+
+def trace_custom_call(
+    primitive: Any, functions: Sequence[Any], avals: Sequence[Any], params: dict[str, Any]
+) -> ClosedJaxpr:
+    """The one-equation jaxpr of a custom_jvp or custom_vjp call. jax 0.10 takes the functions as `subfuns`."""
+
+    def bind(*args: Any) -> Any:
+        return primitive.bind(*args, subfuns=tuple(functions), **params)
+
+    return jax.make_jaxpr(bind)(*(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals))
+
+
+def defined_in_jax(filename: str | None) -> bool:
+    return filename is None or filename.startswith(JAX_FOLDERS)
+
+
+def is_users_jit(params: dict[str, Any]) -> bool:
+    """Whether a `jit` equation is a jit of the user's, not one of those inside jnp and jax.nn."""
+    return not defined_in_jax(params["jaxpr"].jaxpr.debug_info.func_filename)
+
+
+def callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
+    """A key for the Python functions that JAX keeps in a jaxpr: the rules of custom derivatives.
+
+    JAX wraps a rule anew each time it traces it, so identity would say that no two calls of `jax.nn.relu` are
+    the same. Functions are equal when their code and everything they close over is. JAX's own wrappers hold
+    mutable stores and memo tables beside that; those are results of the rule, not part of it.
+    """
+    if type(fun).__name__ == "WrappedFun":
+        transforms = tuple((callable_key(gen, param_key), param_key(args)) for gen, args in fun.transforms)
+        return "wrapped", callable_key(fun.f, param_key), transforms
+    if isinstance(fun, FunctionType):
+        in_jax = defined_in_jax(fun.__code__.co_filename)
+        contents = []
+        for cell in fun.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # a name that is not bound yet, such as a function's own
+                contents.append("unbound")
+                continue
+            if content is fun or (in_jax and _is_store(content)):
+                contents.append("store")
+            else:
+                contents.append(param_key(content))
+        return "function", fun.__code__, param_key(fun.__defaults__), tuple(contents)
+    if hasattr(fun, "func") and hasattr(fun, "args"):  # functools.partial
+        return "partial", callable_key(fun.func, param_key), param_key(fun.args), param_key(fun.keywords)
+    return ("store",) if _is_store(fun) else ("object", fun)
+
+
+def _is_store(content: Any) -> bool:
+    return isinstance(content, dict | Trace) or type(content).__name__ in ("object", "Store", "EqualStore")

@@ -1,0 +1,166 @@
+"""Structures and their graphs: a sample of a structure that was seen before is not recorded again."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+
+from jitbatch import _compat
+from jitbatch._arguments import Arguments
+from jitbatch._build import build_graph
+from jitbatch._caches import Cache
+from jitbatch._canonical import Identity
+from jitbatch._errors import JitbatchError, SampleError
+from jitbatch._graph import Graph, Tables
+from jitbatch._record import Recorder, describe_function, mutation_error
+from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._values import InputSource, is_array
+
+MAX_STRUCTURES = 16384
+"""Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
+
+MAX_KINDS = 8192
+"""Node kinds in one context; past that it is dropped as a whole and recording starts anew."""
+
+MAX_SIGNATURES = 4096
+"""Decorated calls with arguments of one structure, remembered for each function and kind of shared arguments."""
+
+verify = False
+"""Check every graph, schedule and plan that is made; tests switch it on."""
+
+
+def describe_leaf(leaf: Any) -> Hashable:
+    """The type of an array leaf, as part of a key; None for what is not an array."""
+    kind = type(leaf)
+    if kind is int or kind is float or kind is bool or kind is complex:
+        return kind
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, leaf.weak_type
+    if not is_array(leaf):
+        return None
+    return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+
+
+def aval_of(leaf: Any) -> Any:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    return _compat.make_aval(
+        aval.shape, jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True), aval.weak_type
+    )
+
+
+class SharedArguments:
+    """The shared arguments of a call: their array leaves, and everything else as a key.
+
+    Functions and other leaves that are not arrays (the activation in an Equinox module) belong to the key.
+    """
+
+    def __init__(self, shared: tuple[Any, ...]):
+        leaves, treedef, statics = flatten_with_statics(shared)
+        described = [describe_leaf(leaf) for leaf in leaves]
+        fixed = tuple(None if d is not None else _fixed_key(leaf) for d, leaf in zip(described, leaves, strict=True))
+        self.leaves = [leaf for leaf, d in zip(leaves, described, strict=True) if d is not None]
+        self.key = (treedef, statics, tuple(described), fixed)
+        self._all = leaves
+        self._treedef = treedef
+
+    def rebuild(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        remaining = iter(arrays)
+        fixed = self.key[3]
+        leaves = [next(remaining) if f is None else leaf for f, leaf in zip(fixed, self._all, strict=True)]
+        return self._treedef.unflatten(leaves)
+
+
+def _fixed_key(leaf: Any) -> Hashable:
+    try:
+        key = bits_key(leaf)
+        hash(key)
+        return key
+    except TypeError:
+        return Identity(leaf)
+
+
+class Structure:
+    """A sample taken apart: its leaves, and the key under which samples are the same program."""
+
+    __slots__ = ("key", "leaves")
+
+    def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str]):
+        try:
+            self.leaves, treedef, statics = flatten_with_statics(sample)
+        except (RecursionError, SystemError) as error:
+            raise SampleError(
+                f"sample {index} is nested too deeply for jax.tree.flatten ({error}). Raise Python's limit with "
+                "sys.setrecursionlimit, or hold the sample as arrays of nodes instead of nested containers"
+            ) from error
+        described = tuple(map(describe_leaf, self.leaves))
+        if None in described:
+            raise _leaf_error(sample, index, names)
+        self.key = (treedef, statics, described)
+
+
+def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> SampleError:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(sample)[0]:
+        if describe_leaf(leaf) is None:
+            name = names[path[0].idx]
+            place = f"{name}[{index}]{jax.tree_util.keystr(path[1:])}"
+            return SampleError(
+                f"sample {index}: {place} is {leaf!r} of type {type(leaf).__name__}, which is not an array or a "
+                "number. Wrap it in jitbatch.Static(...) if Python code is to look at it, or leave it out of the sample"
+            )
+    raise AssertionError("no leaf is at fault")
+
+
+class Context:
+    """What is known of one function with one kind of shared arguments under one setting of JAX."""
+
+    def __init__(self, fun: Callable[..., Any], granularity: str, may_close_over_tracers: bool = False):
+        self.fun = fun
+        self.granularity = granularity
+        self.tables = Tables()
+        self.graphs = Cache(MAX_STRUCTURES)
+        self.signatures = Cache(MAX_SIGNATURES)
+        self.known_output: tuple[Any, tuple[int, ...]] | None = None
+        self._may_close_over_tracers = may_close_over_tracers
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.tables.kinds) > MAX_KINDS or len(self.tables.shared) > MAX_KINDS
+
+    def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
+        """The graph of a sample, recorded if its structure is new."""
+        found = self.graphs.get(structure.key)
+        if found is None:
+            found = self._record(structure, index, shared, arguments)
+            if verify:
+                found.verify()
+            self.graphs.put(structure.key, found)
+        return found
+
+    def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
+        name = f"sample {index} of {describe_function(self.fun)}"
+        recorder = Recorder(self.tables, self.signatures, self.granularity, Context._record.__code__, name)
+        recorder.input_avals = [aval_of(leaf) for leaf in structure.leaves]
+        inputs = [recorder.value(aval, InputSource(i, False)) for i, aval in enumerate(recorder.input_avals)]
+        shared_values = [recorder.value(aval_of(leaf), InputSource(i, True)) for i, leaf in enumerate(shared.leaves)]
+        shared_objects = shared.rebuild(shared_values)
+        sample = structure.key[0].unflatten(inputs)
+        args, kwargs = arguments.rebuild(shared_objects, sample)
+        try:
+            with _compat.set_current_trace(recorder):
+                result = self.fun(*args, **kwargs)
+        except JitbatchError:
+            raise
+        except Exception as error:
+            error.add_note(f"jitbatch: raised while {name} was recorded")
+            raise
+        finally:
+            recorder.invalidate()
+        self._check_unchanged(shared_objects, shared_values, name)
+        recorder.check_unchanged()
+        return build_graph(recorder, result, self.granularity, self._may_close_over_tracers)
+
+    def _check_unchanged(self, shared: tuple[Any, ...], values: Sequence[Any], name: str) -> None:
+        for part in shared:
+            kept = {id(value) for value in values}
+            if any(id(leaf) not in kept for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None):
+                raise mutation_error(part, name)

@@ -1,0 +1,33 @@
+"""The errors a user can meet: one base class, each also the builtin a caller would catch."""
+
+
+class JitbatchError(Exception):
+    """Base class of every error that jitbatch raises itself."""
+
+
+class ArgumentError(JitbatchError, TypeError):
+    """An argument of `.batch` or `.plan` cannot be mapped or shared as asked."""
+
+
+class SampleError(JitbatchError, TypeError):
+    """A sample holds something that is neither an array nor static structure."""
+
+
+class ControlFlowError(JitbatchError, TypeError):
+    """Python control flow looked at a value that is only known when the batch runs."""
+
+
+class MutationError(JitbatchError, RuntimeError):
+    """A shared argument was changed in place while a sample was being recorded."""
+
+
+class OutputError(JitbatchError, TypeError):
+    """A result is not made of arrays, or the samples' results do not fit together."""
+
+
+class PlanError(JitbatchError, ValueError):
+    """A plan cannot be made, or is used with something it was not made for."""
+
+
+class VerifyError(JitbatchError, AssertionError):
+    """An intermediate representation breaks one of its invariants: a bug in jitbatch."""

@@ -1,0 +1,261 @@
+"""The graph of one recorded sample, and the tables that all graphs of a function refer to.
+
+A `Graph` is a struct of small integer arrays. Everything in it that is not an integer lives in the `Tables` of
+the function it was recorded for: value classes, shared values and node kinds, each interned, so that equal things
+have equal numbers in every graph and a batch of graphs can be concatenated without translating anything.
+"""
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import jax
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._canonical import Cell, Identity, array_key
+from jitbatch._errors import VerifyError
+
+ROW = -1
+"""In a kind's binding: this operand is a row of the batch, different for each node."""
+
+
+@dataclass(frozen=True)
+class ValueClass:
+    """The values that can lie in one arena: those of one shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __str__(self) -> str:
+        return f"{jax.dtypes.canonicalize_dtype(self.dtype) if not self.is_key else self.dtype}{list(self.shape)}"
+
+    @property
+    def is_key(self) -> bool:
+        return _compat.is_prng_key(self.dtype)
+
+
+@dataclass(frozen=True)
+class SharedLeaf:
+    """A leaf of the shared arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class SharedArray:
+    """A concrete array that a sample closes over or passes on, or a tracer of an outer transformation."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class SharedResult:
+    """An output of a cell whose operands are all shared: computed once a batch, not once a sample."""
+
+    cell: Cell
+    operands: tuple[int, ...]
+    output: int
+
+
+SharedValue = SharedLeaf | SharedArray | SharedResult
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a node computes: a cell, and which of its operands are which shared values (`ROW`: none)."""
+
+    cell: Cell
+    binding: tuple[int, ...]
+
+    @cached_property
+    def rows(self) -> int:
+        return self.binding.count(ROW)
+
+
+Entry = TypeVar("Entry")
+
+
+class Interned(Generic[Entry]):
+    """A growing table: the number of an entry is where its equal was put first."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._lock = threading.Lock()
+
+    def number(self, entry: Entry, key: Hashable = None) -> int:
+        key = entry if key is None else key
+        found = self._numbers.get(key)
+        if found is None:
+            with self._lock:
+                found = self._numbers.setdefault(key, len(self.entries))
+                if found == len(self.entries):
+                    self.entries.append(entry)
+        return found
+
+    def __getitem__(self, number: int) -> Entry:
+        return self.entries[number]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def _as_array(value: Any, aval: Any) -> Any:
+    return value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
+
+
+class Tables:
+    """The value classes, shared values and node kinds that graphs refer to by number."""
+
+    def __init__(self) -> None:
+        self.classes: Interned[ValueClass] = Interned()
+        self.shared: Interned[SharedValue] = Interned()
+        self.kinds: Interned[Kind] = Interned()
+        self.avals: Interned[Any] = Interned()
+        self.shared_specs: Interned[Hashable] = Interned()
+        self.shared_class: list[int] = []
+        self.kind_classes: list[tuple[int, ...]] = []
+        self._lock = threading.Lock()
+
+    def class_of(self, aval: Any) -> int:
+        return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
+
+    def share(self, entry: SharedValue, aval: Any) -> int:
+        """The number of a shared value."""
+        key: Hashable = entry
+        if isinstance(entry, SharedArray):
+            traced = _compat.is_tracer(entry.value)
+            key = Identity(entry.value) if traced else (array_key(_as_array(entry.value, aval)), bool(aval.weak_type))
+        with self._lock:
+            number = self.shared.number(entry, key)
+            if number == len(self.shared_class):
+                self.shared_class.append(self.class_of(aval))
+        return number
+
+    def kind(self, cell: Cell, binding: tuple[int, ...]) -> int:
+        """The number of a node kind."""
+        with self._lock:
+            number = self.kinds.number(Kind(cell, binding))
+            if number == len(self.kind_classes):
+                self.kind_classes.append(tuple(map(self.class_of, cell.out_avals)))
+        return number
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What one sample computes.
+
+    Values are numbered: first the inputs, then the shared values that are needed as rows, then the outputs of
+    the nodes in order. Nodes are in topological order.
+
+    Attributes:
+        tables: what the numbers below refer to.
+        inputs: int32 [inputs, 3]; for each its leaf, how many leading axes of the leaf are indexed, and the flat
+            index into these axes. `(3, 0, 0)` is the whole leaf 3, `(3, 1, 5)` its row 5.
+        shared_rows: int32 [shared rows]; numbers of shared values.
+        kind: int32 [nodes]; what each node computes.
+        operand_start: int32 [nodes + 1]; node i reads `operands[operand_start[i]:operand_start[i + 1]]`.
+        operands: int32; values, one for each `ROW` in the binding of the node's kind.
+        value_class: int32 [values]; the class of each value.
+        outputs: int32; the values that are the leaves of the sample's result.
+        out_tree: their tree.
+        level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
+    """
+
+    tables: Tables = field(repr=False)
+    inputs: np.ndarray
+    shared_rows: np.ndarray
+    kind: np.ndarray
+    operand_start: np.ndarray
+    operands: np.ndarray
+    value_class: np.ndarray
+    outputs: np.ndarray
+    out_tree: Any
+    level: np.ndarray
+
+    @property
+    def node_count(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def first_node_value(self) -> int:
+        return len(self.inputs) + len(self.shared_rows)
+
+    @cached_property
+    def node_values(self) -> np.ndarray:
+        """int32 [nodes + 1]; node i has the values `node_values[i]` up to `node_values[i + 1]`."""
+        counts = [len(self.tables.kind_classes[kind]) for kind in self.kind]
+        return self.first_node_value + np.concatenate([[0], np.cumsum(counts, dtype=np.int32)]).astype(np.int32)
+
+    @cached_property
+    def producer(self) -> np.ndarray:
+        """int32 [values]; the node that makes each value, -1 for inputs and shared values."""
+        nodes = np.repeat(np.arange(self.node_count, dtype=np.int32), np.diff(self.node_values))
+        return np.concatenate([np.full(self.first_node_value, -1, np.int32), nodes])
+
+    @cached_property
+    def out_classes(self) -> tuple[int, ...]:
+        return tuple(int(c) for c in self.value_class[self.outputs])
+
+    def verify(self) -> None:
+        """Check every invariant above; raise `VerifyError` naming the one that is broken."""
+
+        def check(holds: Any, law: str) -> None:
+            if not holds:
+                raise VerifyError(f"graph: {law}")
+
+        tables, nodes = self.tables, self.node_count
+        check(self.inputs.shape == (len(self.inputs), 3), "inputs has three columns")
+        check(len(self.operand_start) == nodes + 1 and len(self.level) == nodes, "one entry a node")
+        check(self.operand_start[0] == 0 and self.operand_start[-1] == len(self.operands), "operands are covered")
+        check(len(self.value_class) == self.node_values[-1], "every value has a class")
+        check(np.all((self.shared_rows >= 0) & (self.shared_rows < len(tables.shared))), "shared rows exist")
+        check(np.all((self.outputs >= 0) & (self.outputs < len(self.value_class))), "outputs are values")
+        check(self.out_tree.num_leaves == len(self.outputs), "one output a leaf of the result")
+        for node in range(nodes):
+            kind = tables.kinds[self.kind[node]]
+            reads = self.operands[self.operand_start[node] : self.operand_start[node + 1]]
+            check(len(reads) == kind.rows, f"node {node} has an operand for each row of its kind")
+            check(np.all(reads < self.node_values[node]), f"node {node} reads only earlier values")
+            slots = [slot for slot, bound in enumerate(kind.binding) if bound == ROW]
+            wanted = [tables.class_of(kind.cell.in_avals[slot]) for slot in slots]
+            check(list(self.value_class[reads]) == wanted, f"node {node} reads values of the right classes")
+            made = self.value_class[self.node_values[node] : self.node_values[node + 1]]
+            check(tuple(made) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
+            levels = [self.level[p] + 1 for p in self.producer[reads] if p >= 0]
+            check(self.level[node] == max(levels, default=0), f"node {node} is one level above what it reads")
+
+    def __str__(self) -> str:
+        def name(value: int) -> str:
+            if value < len(self.inputs):
+                leaf, depth, row = self.inputs[value]
+                return f"in{leaf}" if depth == 0 else f"in{leaf}[{row}]"
+            if value < self.first_node_value:
+                return f"shared{self.shared_rows[value - len(self.inputs)]}"
+            return f"v{value}"
+
+        lines = []
+        for node in range(self.node_count):
+            kind = self.tables.kinds[self.kind[node]]
+            reads = iter(self.operands[self.operand_start[node] : self.operand_start[node + 1]])
+            args = [name(next(reads)) if bound == ROW else f"shared{bound}" for bound in kind.binding]
+            outs = range(self.node_values[node], self.node_values[node + 1])
+            made = ", ".join(f"v{v}:{self.tables.classes[self.value_class[v]]}" for v in outs)
+            lines.append(f"  {made} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
+        result = ", ".join(name(value) for value in self.outputs)
+        return "\n".join([f"graph of {self.node_count} nodes", *lines, f"  return {result}"])
+
+
+def levels_of(producer: np.ndarray, operand_start: np.ndarray, operands: np.ndarray) -> np.ndarray:
+    """The level of each node of a graph in topological order."""
+    level = np.zeros(len(operand_start) - 1, np.int32)
+    reads = producer[operands]
+    for node in range(len(level)):
+        made_by = reads[operand_start[node] : operand_start[node + 1]]
+        made_by = made_by[made_by >= 0]
+        if len(made_by):
+            level[node] = level[made_by].max() + 1
+    return level

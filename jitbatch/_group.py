@@ -1,0 +1,93 @@
+"""Grouping of bare operations into cells.
+
+Recording order is topological. A *run* is a stretch of consecutive bare operations; a *group* is a connected part of
+a run, so groups cannot depend on each other in a circle. A run ends
+
+- at a call of a subgraph, and where a decorated function begins or ends (its `scope`),
+- where the innermost activation of a recursive function changes: a node of a tree is one group, with its helpers,
+- where a place in the code comes again on a path of dependencies: the next turn of a loop is the next group.
+"""
+
+from collections.abc import Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+from jitbatch._sites import Site, is_comprehension
+
+
+def group_operations(sites: Sequence[Site | None], scopes: Sequence[int], reads: Sequence[Sequence[int]]) -> list[int]:
+    """The group of each operation; groups are numbered in topological order.
+
+    Args:
+        sites: where each operation was recorded; None for a call of a subgraph, which is a group of its own.
+        scopes: the decorated call each operation belongs to.
+        reads: the earlier operations that each operation reads.
+    """
+    recursive = _mutually_recursive(sites)
+    runs = _runs(sites, scopes, reads, recursive)
+    parent = list(range(len(sites)))
+
+    def find(op: int) -> int:
+        while parent[op] != op:
+            parent[op] = parent[parent[op]]
+            op = parent[op]
+        return op
+
+    for op, earlier in enumerate(reads):
+        for other in earlier:
+            if runs[op] == runs[other]:
+                a, b = find(op), find(other)
+                parent[max(a, b)] = min(a, b)
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(find(op), len(numbers)) for op in range(len(sites))]
+
+
+def _mutually_recursive(sites: Sequence[Site | None]) -> set[CodeType]:
+    """Functions that are active twice at once, though they do not mention themselves."""
+    found: set[CodeType] = set()
+    for site in sites:
+        if site is not None and len(site.chain) > 1:
+            codes = [frame.f_code for frame, _ in site.chain if not is_comprehension(frame.f_code)]
+            if len(set(codes)) < len(codes):
+                found.update(code for code in codes if codes.count(code) > 1)
+    return found
+
+
+def _activation(site: Site, recursive: set[CodeType]) -> tuple[FrameType | None, tuple[Any, ...]]:
+    """The frame that a site belongs to, and the place within that frame's work."""
+    place: list[Any] = [site.ordinal]
+    for frame, instruction in site.chain:
+        place.append((frame.f_code, instruction))
+        if frame.f_code in recursive:
+            return frame, tuple(place)
+    outermost = site.chain[-1][0] if site.chain else None
+    return outermost, tuple(place)
+
+
+def _runs(
+    sites: Sequence[Site | None], scopes: Sequence[int], reads: Sequence[Sequence[int]], recursive: set[CodeType]
+) -> list[int]:
+    runs: list[int] = []
+    passed: list[int] = []  # bit set of the places on the paths that lead to each operation within its run
+    bits: dict[Any, int] = {}
+    run, before = -1, None
+    for op, site in enumerate(sites):
+        if site is None:
+            run, before = run + 1, None
+            runs.append(run)
+            passed.append(0)
+            continue
+        frame, place = _activation(site, recursive)
+        bit = 1 << bits.setdefault(place, len(bits))
+        here = (scopes[op], id(frame))
+        path = 0
+        if here == before:
+            for other in reads[op]:
+                if runs[other] == run:
+                    path |= passed[other]
+        if here != before or path & bit:
+            run, path = run + 1, 0
+        before = here
+        runs.append(run)
+        passed.append(path | bit)
+    return runs

@@ -1,0 +1,96 @@
+"""Where in the user's code an operation was recorded.
+
+Bare operations are grouped by the code that made them (see `_group`), so each carries a `Site`: the chain of user
+frames from the operation outwards to the innermost activation of a recursive function, or to the sample's function.
+"""
+
+import dis
+import os
+import sys
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from jitbatch import _compat
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
+_NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
+
+
+class Site(NamedTuple):
+    """A place in a running program.
+
+    Attributes:
+        chain: user frames, innermost first, each with the index of the instruction it is at. The frames are held
+            as objects, because the address of a dead frame is used again.
+        ordinal: the how-many-th operation this is of one call into a library from there, so that the operations
+            inside `jax.nn.softmax(x)` differ while the same call in the next turn of a loop is the same place.
+    """
+
+    chain: tuple[tuple[FrameType, int], ...]
+    ordinal: int
+
+    @property
+    def where(self) -> str:
+        frame = self.chain[0][0]
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@lru_cache(maxsize=4096)
+def is_library(code: CodeType) -> bool:
+    """Whether code belongs to JAX, numpy or the compiler itself, and not to the user."""
+    folder, name = os.path.split(code.co_filename)
+    return _compat.defined_in_jax(code.co_filename) or (folder == _PACKAGE and name.startswith("_"))
+
+
+def is_comprehension(code: CodeType) -> bool:
+    return code.co_name in _COMPREHENSIONS
+
+
+@lru_cache(maxsize=4096)
+def calls_itself(code: CodeType) -> bool:
+    """Whether a function mentions its own name (or `self.name`), so that each activation is a unit of its own.
+
+    Seen from the code alone, a sample that happens not to recurse (a tree that is a single leaf) is grouped as the
+    others are. `_group` adds what recurses in other ways.
+    """
+    receiver = code.co_varnames[:1]
+    codes = [code]
+    while codes:
+        one = codes.pop()
+        codes += [const for const in one.co_consts if isinstance(const, CodeType)]
+        before = None
+        for instruction in dis.get_instructions(one):
+            if instruction.argval == code.co_name:
+                if instruction.opname in _NAME_LOADS:
+                    return True
+                if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and before in receiver:
+                    return True
+            before = instruction.argval if instruction.opname in ("LOAD_FAST", "LOAD_DEREF") else None
+    return False
+
+
+class SiteRecorder:
+    """Gives each recorded operation its `Site`."""
+
+    def __init__(self, outermost: CodeType):
+        self._outermost = outermost
+        self._callee: FrameType | None = None
+        self._ordinal = 0
+
+    def here(self) -> Site:
+        frame: FrameType | None = sys._getframe(1)
+        callee = None
+        while frame is not None and is_library(frame.f_code):
+            callee, frame = frame, frame.f_back
+        self._ordinal = self._ordinal + 1 if callee is self._callee else 0
+        self._callee = callee
+        chain = []
+        while frame is not None and frame.f_code is not self._outermost:
+            if not is_library(frame.f_code):
+                chain.append((frame, frame.f_lasti))
+                if calls_itself(frame.f_code):
+                    break
+            frame = frame.f_back
+        return Site(tuple(chain), self._ordinal)
