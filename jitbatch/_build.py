@@ -279,6 +279,7 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
     producer = np.concatenate([np.full(first, -1), np.repeat(np.arange(len(counts)), counts)]).astype(np.int32)
     return Graph(
         tables=tables,
+        leaf_shapes=tuple(tuple(aval.shape) for aval in recorder.input_avals),
         inputs=np.array(list(input_numbers), np.int32).reshape(-1, 3),
         shared_rows=np.array(list(shared_numbers), np.int32),
         kind=np.array(node_kinds, np.int32),

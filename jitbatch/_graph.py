@@ -5,6 +5,7 @@ the function it was recorded for: value classes, shared values and node kinds, e
 have equal numbers in every graph and a batch of graphs can be concatenated without translating anything.
 """
 
+import math
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -145,6 +146,22 @@ class Tables:
 
 
 @dataclass(frozen=True, eq=False)
+class InputBlocks:
+    """The leaves of a sample that are used, each as a block of rows of one class.
+
+    Attributes:
+        of_input: int [inputs]; the block that each input is a row of.
+        block_class, rows: int [blocks]; the class of each block's rows, and how many there are.
+        leaves: for each class the leaves that are its blocks, in order.
+    """
+
+    of_input: np.ndarray
+    block_class: np.ndarray
+    rows: np.ndarray
+    leaves: tuple[tuple[int, list[int]], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """What one sample computes.
 
@@ -153,6 +170,7 @@ class Graph:
 
     Attributes:
         tables: what the numbers below refer to.
+        leaf_shapes: the shapes of the sample's array leaves.
         inputs: int32 [inputs, 3]; for each its leaf, how many leading axes of the leaf are indexed, and the flat
             index into these axes. `(3, 0, 0)` is the whole leaf 3, `(3, 1, 5)` its row 5.
         shared_rows: int32 [shared rows]; numbers of shared values.
@@ -166,6 +184,7 @@ class Graph:
     """
 
     tables: Tables = field(repr=False)
+    leaf_shapes: tuple[tuple[int, ...], ...]
     inputs: np.ndarray
     shared_rows: np.ndarray
     kind: np.ndarray
@@ -195,6 +214,23 @@ class Graph:
         """int32 [values]; the node that makes each value, -1 for inputs and shared values."""
         nodes = np.repeat(np.arange(self.node_count, dtype=np.int32), np.diff(self.node_values))
         return np.concatenate([np.full(self.first_node_value, -1, np.int32), nodes])
+
+    @cached_property
+    def input_blocks(self) -> "InputBlocks":
+        """The leaves that inputs are rows of."""
+        blocks: dict[tuple[int, int], int] = {}
+        of_input = [blocks.setdefault((leaf, depth), len(blocks)) for leaf, depth, _ in self.inputs.tolist()]
+        block_class = np.zeros(len(blocks), np.int64)
+        block_class[of_input] = self.value_class[: len(self.inputs)]
+        leaves: dict[int, list[int]] = {}
+        for (leaf, _), in_class in zip(blocks, block_class.tolist(), strict=True):
+            leaves.setdefault(in_class, []).append(leaf)
+        return InputBlocks(
+            of_input=np.array(of_input, np.int64),
+            block_class=block_class,
+            rows=np.array([math.prod(self.leaf_shapes[leaf][:depth]) for leaf, depth in blocks], np.int64),
+            leaves=tuple(leaves.items()),
+        )
 
     @cached_property
     def out_classes(self) -> tuple[int, ...]:

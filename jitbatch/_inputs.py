@@ -10,7 +10,7 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._canonical import key_bits
-from jitbatch._concat import Batch
+from jitbatch._concat import Batch, offsets
 from jitbatch._dedupe import equal_rows
 from jitbatch._graph import Graph, Tables
 
@@ -27,21 +27,27 @@ class PackedInputs:
 def pack_inputs(
     graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], batch: Batch, tables: Tables, dedupe: bool
 ) -> PackedInputs:
+    """Put the leaves of all samples together, class by class. Equal rows are kept once where `dedupe` is set and they
+    are concrete: rows of an outer transformation may have different derivatives."""
     chunks: list[list[Any]] = [[] for _ in range(len(tables.classes))]
+    blocks = [graph.input_blocks for graph in graphs]
+    for block, sample in zip(blocks, leaves, strict=True):
+        for in_class, members in block.leaves:
+            chunks[in_class] += [sample[leaf] for leaf in members]
+    block_class = np.concatenate([block.block_class for block in blocks])
+    block_rows = np.concatenate([block.rows for block in blocks])
+    block_start = np.zeros(len(block_rows), np.int64)
     counts = [0] * len(tables.classes)
-    rows = []
-    for graph, sample in zip(graphs, leaves, strict=True):
-        base: dict[tuple[int, int], int] = {}
-        for value, (leaf, depth, row) in enumerate(graph.inputs.tolist()):
-            start = base.get((leaf, depth))
-            if start is None:
-                in_class = int(graph.value_class[value])
-                array = sample[leaf]
-                start = base[leaf, depth] = counts[in_class]
-                chunks[in_class].append(array)
-                counts[in_class] += int(np.prod(np.shape(array)[:depth], dtype=np.int64))
-            rows.append(start + row)
-    row_of = np.array(rows, np.int64)
+    for number, arrays in enumerate(chunks):
+        if arrays:
+            here = np.flatnonzero(block_class == number)
+            ends = np.cumsum(block_rows[here])
+            block_start[here] = ends - block_rows[here]
+            counts[number] = int(ends[-1])
+    first_block = offsets([len(block.rows) for block in blocks])[:-1]
+    of_input = np.concatenate([block.of_input for block in blocks])
+    of_input += np.repeat(first_block, [len(block.of_input) for block in blocks])
+    row_of = block_start[of_input] + np.concatenate([graph.inputs[:, 2] for graph in graphs])
     class_of = batch.value_class[batch.input_values]
     packed: dict[int, Any] = {}
     for number, arrays in enumerate(chunks):
