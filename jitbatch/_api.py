@@ -59,7 +59,8 @@ class Batched(Generic[P, R]):
     # On a method, `self` is the shared argument.
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._is_method = True
+        qualified = getattr(self.__wrapped__, "__qualname__", "")
+        self._is_method = self._is_method or qualified == f"{owner.__qualname__}.{name}"
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         linen = sys.modules.get("flax.linen")
@@ -69,7 +70,7 @@ class Batched(Generic[P, R]):
                 "replaces methods by its own wrappers, so they cannot be decorated. Decorate a function of the "
                 "variables instead: `jitbatch(lambda variables, sample: model.apply(variables, sample))`"
             )
-        return self if instance is None else BoundBatched(self, instance)
+        return BoundBatched(self, instance) if instance is not None and self._is_method else self
 
     # Batches
 
@@ -299,6 +300,8 @@ def jitbatch(
     def decorate(fun: Callable[P, R]) -> Batched[P, R]:
         if isinstance(fun, Batched):
             raise ArgumentError(f"{fun!r} is decorated already; decorate its __wrapped__ to give other options")
+        if isinstance(fun, staticmethod):
+            return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
         if not callable(fun):
             raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
         return Batched(fun, in_axes, granularity, policy, executor, dedupe, out)

@@ -65,6 +65,7 @@ def take_apart(
         raise ArgumentError(f"{error}; `.batch` and `.plan` take the arguments {signature}") from None
     names = _names(signature, len(bound.args))
     axes = _axes_of(in_axes, is_method, names)
+    _check_length(in_axes, is_method, signature)
     parts: list[Part] = []
     layout = []
     named = [*zip(names, bound.args, axes, strict=True), *((k, v, 0) for k, v in bound.kwargs.items())]
@@ -83,8 +84,8 @@ def take_apart(
 
 
 def shared_arguments(
-    signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Any, ...]:
+    signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+) -> tuple[Any, ...]:  # fmt: skip
     """The shared parts of a call that has a plan in place of its mapped arguments."""
     try:
         bound = signature.bind_partial(*args, **kwargs)
@@ -92,12 +93,17 @@ def shared_arguments(
         raise ArgumentError(f"{error}; a plan stands in the place of the first mapped argument") from None
     names = _names(signature, len(bound.args))
     shared = []
+    mapped = 0
     for name, value, axis in zip(names, bound.args, _axes_of(in_axes, is_method, names), strict=True):
         axis_leaves, treedef = jax.tree.flatten(axis, is_leaf=lambda a: a is None)
-        if None in axis_leaves:
-            if len(axis_leaves) > 1:
-                raise ArgumentError(f"argument {name!r} is partly mapped, so a plan cannot stand in its place")
+        if None not in axis_leaves:
+            mapped += 1
+        elif len(axis_leaves) > 1:
+            raise ArgumentError(f"argument {name!r} is partly mapped, so a plan cannot stand in its place")
+        else:
             shared += treedef.flatten_up_to(value)
+    if mapped + len(bound.kwargs) > 1:
+        raise ArgumentError("a plan stands for all mapped arguments: leave the others out")
     return tuple(shared)
 
 
@@ -128,6 +134,19 @@ def _axes_of(in_axes: Any, is_method: bool, names: Sequence[str]) -> list[Any]:
     return axes[:count]
 
 
+def _check_length(in_axes: Any, is_method: bool, signature: inspect.Signature) -> None:
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds or not isinstance(in_axes, tuple | list):
+        return
+    positional = sum(kind is not inspect.Parameter.KEYWORD_ONLY for kind in kinds) - is_method
+    positional -= inspect.Parameter.VAR_KEYWORD in kinds
+    if len(in_axes) > positional:
+        raise ArgumentError(
+            f"in_axes={in_axes!r} has {len(in_axes)} entries, but the function takes {positional} positional "
+            f"arguments: {signature}"
+        )
+
+
 def samples_of(parts: Sequence[Part]) -> list[tuple[Any, ...]]:
     """What each sample gets of the mapped parts."""
     if not parts:
@@ -136,9 +155,8 @@ def samples_of(parts: Sequence[Part]) -> list[tuple[Any, ...]]:
             "give in_axes to say otherwise, as for jax.vmap"
         )
     columns = [(part.name, _items(part)) for part in parts]
-    lengths = {name: len(items) for name, items in columns}
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+    if len({len(items) for _, items in columns}) > 1:
+        told = ", ".join(f"{name} has {len(items)}" for name, items in columns)
         raise ArgumentError(f"mapped arguments must have one item for each sample, but {told}")
     return list(zip(*(items for _, items in columns), strict=True))
 
@@ -179,12 +197,6 @@ def _slices(array: Any, part: Part) -> Sequence[Any]:
         raise ArgumentError(
             f"argument {part.name!r} is mapped on axis {axis}, but it holds an array of shape {tuple(array.shape)}"
         )
-    if _compat.is_tracer(array) or _compat.is_prng_key(array.dtype):
-        return jax.numpy.unstack(array, axis=axis)
-    return _with_weak_type(np.moveaxis(np.asarray(array), axis, 0), getattr(array, "weak_type", False))
-
-
-def _with_weak_type(rows: np.ndarray, weak: bool) -> Sequence[Any]:
-    if weak and rows.ndim == 1:
-        return rows.tolist()
-    return list(rows)
+    if _compat.is_tracer(array) or _compat.is_prng_key(array.dtype) or getattr(array, "weak_type", False):
+        return jax.numpy.unstack(array, axis=axis)  # numpy knows neither keys nor weak types
+    return list(np.moveaxis(np.asarray(array), axis, 0))

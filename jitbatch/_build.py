@@ -173,7 +173,8 @@ class Builder:
         assert op.site is not None
         where = op.site.chain[0][0].f_code.co_qualname if op.site.chain else "sample"
         name = where.replace("<locals>.", "")
-        jaxpr, operands = fold(ops, [], outputs, name, resolve=root)
+        # What a group computes is not to depend on what its sample reads of it, so that equal groups are one type.
+        jaxpr, operands = fold(ops, [], outputs, name, resolve=root, keep_dead_code=self.granularity == "subgraph")
         return intern_cell(jaxpr, name, op.site.where if op.site.chain else "?"), operands
 
 
@@ -201,18 +202,11 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
             )
 
     builder = Builder(recorder, granularity, may_close_over_tracers)
-    for op in _needed(recorder.ops, out_leaves):
+    for op in recorder.ops:
         builder.add(op)
     output_refs = [builder.whole(leaf) for leaf in out_leaves]
     groups = builder.groups()
-    group_of = {id(op): number for number, ops in enumerate(groups) for op in ops}
-
-    needed_outside = {(ref.op, ref.output) for ref in output_refs if isinstance(ref, Made)}
-    for op in builder.kept:
-        for value in op.inputs:
-            ref = builder.ref(value)
-            if isinstance(ref, Made) and group_of[id(builder.kept[ref.op])] != group_of[id(op)]:
-                needed_outside.add((ref.op, ref.output))
+    needed = _needed(builder, groups, output_refs)
 
     tables = builder.tables
     input_numbers: dict[Input, int] = {}
@@ -231,16 +225,16 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
 
     for ops in groups:
         boundary = builder.is_boundary(ops[0])
+        if not any((position[id(op)], None) in needed for op in ops):
+            continue
         outputs = []
         for op in ops:
             for output, value in enumerate(op.outputs):
                 key = (position[id(op)], output)
-                if boundary or key in needed_outside:
+                if boundary or key in needed:
                     made_at[key] = (len(node_kinds), len(outputs))
                     outputs.append(value)
         cell, operands = builder.cell_of(ops, outputs)
-        if not outputs and not cell.has_effects:
-            continue
         passed = _passed(ops[0], operands)
         binding: list[int] = []
         reads: list[Ref] = []
@@ -292,15 +286,23 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
     )
 
 
-def _needed(ops: Sequence[Op], results: Sequence[Any]) -> list[Op]:
-    """The operations that the results depend on, and those with effects."""
-    wanted = {id(root(value)) for value in results}
-    needed = []
-    for op in reversed(ops):
-        if op.effects or any(id(value) in wanted for value in op.outputs):
-            wanted.update(id(root(value)) for value in op.inputs)
-            needed.append(op)
-    return needed[::-1]
+def _needed(builder: Builder, groups: Sequence[Sequence[Op]], results: Sequence[Ref]) -> set[tuple[int, int | None]]:
+    """What is needed: `(operation, output)` for values that are read outside their group, `(operation, None)` for all
+    operations of groups that the results depend on or that have effects."""
+    group_of = {id(op): number for number, ops in enumerate(groups) for op in ops}
+    position = {id(op): place for place, op in enumerate(builder.kept)}
+    needed: set[tuple[int, int | None]] = {(ref.op, ref.output) for ref in results if isinstance(ref, Made)}
+    for number in reversed(range(len(groups))):
+        ops = groups[number]
+        places = [position[id(op)] for op in ops]
+        made = ((place, output) for op, place in zip(ops, places, strict=True) for output in range(len(op.outputs)))
+        if any(op.effects for op in ops) or any(key in needed for key in made):
+            needed.update((place, None) for place in places)
+            for op in ops:
+                for ref in map(builder.ref, op.inputs):
+                    if isinstance(ref, Made) and group_of[id(builder.kept[ref.op])] != number:
+                        needed.add((ref.op, ref.output))
+    return needed
 
 
 def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:

@@ -88,7 +88,9 @@ def param_key(value: Any) -> Hashable:
         return Identity(value)
     if isinstance(value, np.ndarray | jax.Array):
         return array_key(value)
-    key = _compat.callable_key(value, param_key) if callable(value) else bits_key(value)
+    if isinstance(value, _compat.JaxprEqn):  # dead code elimination keeps one in the rule of a custom derivative
+        return value.primitive, equation_params_key(value.primitive, value.params)
+    key = _compat.callable_key(value, param_key) if _compat.is_function(value) else bits_key(value)
     try:
         hash(key)
     except TypeError:
@@ -137,7 +139,8 @@ def _make_jaxpr_key(jaxpr: Any) -> Key:
         params = equation_params_key(eqn.primitive, eqn.params)
         operands = tuple(map(atom, eqn.invars))
         equations.append((eqn.primitive, params, operands, tuple(map(number, eqn.outvars))))
-    return Key((len(jaxpr.constvars), tuple(inputs), tuple(equations), tuple(map(atom, jaxpr.outvars))))
+    body = Key((len(jaxpr.constvars), tuple(inputs), tuple(equations)))
+    return Key((body, tuple(map(atom, jaxpr.outvars))))
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -177,6 +180,16 @@ class Cell:
     def has_effects(self) -> bool:
         return bool(self.jaxpr.effects)
 
+    @property
+    def body(self) -> Key:
+        """The key without the outputs: what is computed, whatever of it is returned."""
+        return self.key.parts[0]  # type: ignore[index]
+
+    @property
+    def output_numbers(self) -> tuple[Hashable, ...]:
+        """For each output the number of its variable in the body."""
+        return self.key.parts[1]  # type: ignore[index]
+
     @cached_property
     def digest(self) -> str:
         """The key as a short text that is the same in every process."""
@@ -193,3 +206,47 @@ def intern_cell(jaxpr: Any, name: str, where: str) -> Cell:
     """The cell of a closed jaxpr without constants."""
     key = _make_jaxpr_key(jaxpr.jaxpr)
     return _cells.get_or_make(key, lambda: Cell(key, jaxpr, name, where))
+
+
+_wide_cells = Cache(1024)
+
+
+def widest(cells: Sequence[Cell]) -> Cell:
+    """The cell that returns whatever one of these cells with the same body returns.
+
+    A group of operations returns what its sample reads of it: the root of a tree only `h`, an inner node `h` and `c`.
+    Returning both, they are one type.
+    """
+    outputs = dict.fromkeys(out for cell in sorted(cells, key=lambda cell: cell.digest) for out in cell.output_numbers)
+    for cell in cells:
+        if len(cell.output_numbers) == len(outputs):
+            return cell
+    key = (cells[0].body, tuple(outputs))
+    return _wide_cells.get_or_make(key, lambda: _widen(cells, list(outputs)))
+
+
+def _widen(cells: Sequence[Cell], outputs: Sequence[Hashable]) -> Cell:
+    first = cells[0]
+    jaxpr = first.jaxpr.jaxpr
+    variables = list(
+        dict.fromkeys(
+            (
+                *jaxpr.invars,
+                *(v for eqn in jaxpr.eqns for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, _compat.Literal)),
+            )
+        )
+    )
+    atoms = []
+    for out in outputs:
+        if isinstance(out, int):
+            atoms.append(variables[out])
+        else:  # a literal, which has no number
+            atoms.append(
+                next(
+                    atom
+                    for cell in cells
+                    for atom, key in zip(cell.jaxpr.jaxpr.outvars, cell.output_numbers, strict=True)
+                    if key == out
+                )
+            )
+    return intern_cell(_compat.make_jaxpr(jaxpr.invars, atoms, jaxpr.eqns, first.name), first.name, first.where)

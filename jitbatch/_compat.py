@@ -6,7 +6,7 @@ JAX hands to a tracer; each entry says why it is here.
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ Literal = jex.Literal
 Var = jex.Var
 eval_jaxpr = core.eval_jaxpr
 jaxpr_as_fun = jex.jaxpr_as_fun
+JaxprEqn = jex.JaxprEqn
 set_current_trace = jex.set_current_trace
 
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
@@ -111,13 +112,32 @@ def is_users_jit(params: dict[str, Any]) -> bool:
     return not defined_in_jax(params["jaxpr"].jaxpr.debug_info.func_filename)
 
 
+def is_function(value: Any) -> bool:
+    return callable(value) or type(value).__name__ == "WrappedFun"
+
+
+_visiting: list[Any] = []
+
+
 def callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
     """A key for the Python functions that JAX keeps in a jaxpr: the rules of custom derivatives.
 
     JAX wraps a rule anew each time it traces it, so identity would say that no two calls of `jax.nn.relu` are
-    the same. Functions are equal when their code and everything they close over is. JAX's own wrappers hold
-    mutable stores and memo tables beside that; those are results of the rule, not part of it.
+    the same. Functions are equal when their code, their defaults and everything they close over is, and when the
+    globals they name are the same objects. JAX's own wrappers hold mutable stores and memo tables beside that;
+    those are results of the rule, not part of it.
     """
+    for depth, other in enumerate(reversed(_visiting)):
+        if other is fun:  # functions that name each other
+            return "visiting", depth
+    _visiting.append(fun)
+    try:
+        return _callable_key(fun, param_key)
+    finally:
+        _visiting.pop()
+
+
+def _callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
     if type(fun).__name__ == "WrappedFun":
         transforms = tuple((callable_key(gen, param_key), param_key(args)) for gen, args in fun.transforms)
         return "wrapped", callable_key(fun.f, param_key), transforms
@@ -130,14 +150,29 @@ def callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
             except ValueError:  # a name that is not bound yet, such as a function's own
                 contents.append("unbound")
                 continue
-            if content is fun or (in_jax and _is_store(content)):
-                contents.append("store")
-            else:
-                contents.append(param_key(content))
-        return "function", fun.__code__, param_key(fun.__defaults__), tuple(contents)
+            contents.append("store" if in_jax and _is_store(content) else param_key(content))
+        defaults = param_key(fun.__defaults__), param_key(fun.__kwdefaults__)
+        named = () if in_jax else tuple(map(_global_key(fun, param_key), _names_in(fun.__code__)))
+        return "function", fun.__code__, defaults, tuple(contents), named
     if hasattr(fun, "func") and hasattr(fun, "args"):  # functools.partial
         return "partial", callable_key(fun.func, param_key), param_key(fun.args), param_key(fun.keywords)
     return ("store",) if _is_store(fun) else ("object", fun)
+
+
+def _names_in(code: CodeType) -> list[str]:
+    names = set(code.co_names)
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            names.update(_names_in(const))
+    return sorted(names)
+
+
+def _global_key(fun: FunctionType, param_key: Callable[[Any], Hashable]) -> Callable[[str], Hashable]:
+    def key(name: str) -> Hashable:
+        value = fun.__globals__.get(name)
+        return ("is", value) if isinstance(value, FunctionType | type | ModuleType) else param_key(value)
+
+    return key
 
 
 def _is_store(content: Any) -> bool:

@@ -1,5 +1,7 @@
 """Structures and their graphs: a sample of a structure that was seen before is not recorded again."""
 
+import itertools
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -69,6 +71,13 @@ class SharedArguments:
         leaves = [next(remaining) if f is None else leaf for f, leaf in zip(fixed, self._all, strict=True)]
         return self._treedef.unflatten(leaves)
 
+    def split(self, arrays: Sequence[Any]) -> list[list[Any]]:
+        """The array leaves of each argument."""
+        remaining = iter(zip(self._all, self.key[3], strict=True))
+        values = iter(arrays)
+        counts = [part.num_leaves for part in self._treedef.children()]
+        return [[next(values) for _, fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
+
 
 def _fixed_key(leaf: Any) -> Hashable:
     try:
@@ -89,8 +98,9 @@ class Structure:
             self.leaves, treedef, statics = flatten_with_statics(sample)
         except (RecursionError, SystemError) as error:
             raise SampleError(
-                f"sample {index} is nested too deeply for jax.tree.flatten ({error}). Raise Python's limit with "
-                "sys.setrecursionlimit, or hold the sample as arrays of nodes instead of nested containers"
+                f"sample {index} is nested too deeply: Python's recursion limit is {sys.getrecursionlimit()}, and "
+                "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
+                "as arrays of nodes instead of nested containers"
             ) from error
         described = tuple(map(describe_leaf, self.leaves))
         if None in described:
@@ -151,16 +161,21 @@ class Context:
         except JitbatchError:
             raise
         except Exception as error:
+            if _is_flax_mutation(error):
+                raise mutation_error(shared_objects[0], name) from error
             error.add_note(f"jitbatch: raised while {name} was recorded")
             raise
         finally:
             recorder.invalidate()
-        self._check_unchanged(shared_objects, shared_values, name)
+        for part, before in zip(shared_objects, shared.split(shared_values), strict=True):
+            after = [leaf for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None]
+            if list(map(id, after)) != list(map(id, before)):
+                raise mutation_error(part, name)
         recorder.check_unchanged()
         return build_graph(recorder, result, self.granularity, self._may_close_over_tracers)
 
-    def _check_unchanged(self, shared: tuple[Any, ...], values: Sequence[Any], name: str) -> None:
-        for part in shared:
-            kept = {id(value) for value in values}
-            if any(id(leaf) not in kept for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None):
-                raise mutation_error(part, name)
+
+def _is_flax_mutation(error: Exception) -> bool:
+    """Flax notices by itself that a variable is changed by another trace than the one that made it."""
+    errors = sys.modules.get("flax.errors")
+    return errors is not None and isinstance(error, errors.TraceContextError)

@@ -15,10 +15,9 @@ def equal_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         which: int [rows]; the number of each row among the distinct ones.
     """
     count = len(rows)
+    if count < 2 or rows.size == 0:
+        return np.zeros(min(count, 1), np.intp), np.zeros(count, np.intp)
     words = _as_words(rows)
-    if count < 2 or words.shape[1] == 0:
-        first = np.zeros(min(count, 1), np.intp)
-        return first, np.zeros(count, np.intp)
     digest = words[:, 0] if words.shape[1] == 1 else _hash_rows(words)
     order = np.argsort(digest, kind="stable")
     digest = digest[order]
@@ -40,7 +39,7 @@ def equal_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _as_words(rows: np.ndarray) -> np.ndarray:
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
-    raw = flat.view(np.uint8).reshape(len(rows), -1) if flat.size else np.zeros((len(rows), 0), np.uint8)
+    raw = flat.view(np.uint8).reshape(len(rows), -1)
     padding = -raw.shape[1] % 8
     if padding:
         raw = np.concatenate([raw, np.zeros((len(rows), padding), np.uint8)], axis=1)
@@ -59,7 +58,7 @@ def _hash_rows(words: np.ndarray) -> np.ndarray:
 def merge_calls(
     kind: np.ndarray, level: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, first_value: np.ndarray,
     outputs: np.ndarray, may_merge: np.ndarray, value_key: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> np.ndarray:  # fmt: skip
     """Which nodes compute the same: equal kinds, equal operands.
 
     Args:
@@ -70,15 +69,14 @@ def merge_calls(
         value_key: int [values]; equal for inputs that are equal.
 
     Returns:
-        leader: int [nodes]; the first node that computes the same, often the node itself.
-        value_key: as given, with the values of merged nodes those of their leaders.
+        int [nodes]; the first node that computes the same, often the node itself.
     """
     leader = np.arange(len(kind))
     value_key = value_key.copy()
     counts = np.diff(operand_start)
     mergeable = np.flatnonzero(may_merge[kind])
     if not len(mergeable):
-        return leader, value_key
+        return leader
     bucket = level[mergeable].astype(np.int64) * len(may_merge) + kind[mergeable]
     order = np.argsort(bucket, kind="stable")
     edges = np.flatnonzero(np.diff(bucket[order])) + 1
@@ -91,4 +89,4 @@ def merge_calls(
         leader[nodes] = leaders
         for output in range(outputs[kind[nodes[0]]]):
             value_key[first_value[nodes] + output] = value_key[first_value[leaders] + output]
-    return leader, value_key
+    return leader

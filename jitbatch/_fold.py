@@ -8,12 +8,12 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._caches import Cache
-from jitbatch._values import Op, Value, plain_aval
+from jitbatch._values import Op, Value, plain_aval, root
 
 
 def fold(
     ops: Sequence[Op], parameters: Sequence[Value], outputs: Sequence[Value], name: str,
-    resolve: Callable[[Any], Any] = lambda value: value,
+    resolve: Callable[[Any], Any] = lambda value: value, keep_dead_code: bool = False,
 ) -> tuple[Any, list[Any]]:  # fmt: skip
     """Operations as a closed jaxpr without constants, and the operands that it takes.
 
@@ -32,8 +32,9 @@ def fold(
         value = resolve(value)
         atom = env.get(id(value))
         if atom is None:
-            if type(value) is not Value:
-                literal = _literal(value)
+            constant = root(value)
+            if type(constant) is not Value:
+                literal = _literal(constant)
                 if literal is not None:
                     return literal
             atom = env[id(value)] = _compat.Var(plain_aval(value))
@@ -54,10 +55,13 @@ def fold(
         for value, var in zip(op.outputs, out_vars, strict=True):
             env[id(value)] = var
     out_atoms = [read(value) for value in outputs]
-    whole = _compat.make_jaxpr([*parameter_vars, *free_vars], out_atoms, equations, name)
-    jaxpr, used = _compat.dead_code_eliminated(whole.jaxpr, [True] * len(out_atoms))
-    operands = [operand for operand, is_used in zip([*parameters, *free], used, strict=True) if is_used]
-    return _compat.make_jaxpr(jaxpr.invars, jaxpr.outvars, jaxpr.eqns, name), operands
+    jaxpr = _compat.make_jaxpr([*parameter_vars, *free_vars], out_atoms, equations, name)
+    operands = [*parameters, *free]
+    if not keep_dead_code:
+        live, used = _compat.dead_code_eliminated(jaxpr.jaxpr, [True] * len(out_atoms))
+        jaxpr = _compat.make_jaxpr(live.invars, live.outvars, live.eqns, name)
+        operands = [operand for operand, is_used in zip(operands, used, strict=True) if is_used]
+    return jaxpr, operands
 
 
 def _literal(value: Any) -> Any:

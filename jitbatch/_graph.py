@@ -119,6 +119,7 @@ class Tables:
         self.shared_specs: Interned[Hashable] = Interned()
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
+        self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
     def class_of(self, aval: Any) -> int:
@@ -135,6 +136,24 @@ class Tables:
             if number == len(self.shared_class):
                 self.shared_class.append(self.class_of(aval))
         return number
+
+    def shared_order(self, number: int) -> tuple[Any, ...]:
+        """A key that orders shared values in the same way whatever was recorded first."""
+        if number not in self._shared_orders:
+            entry = self.shared[number]
+            if isinstance(entry, SharedLeaf):
+                order: tuple[Any, ...] = (0, entry.index)
+            elif isinstance(entry, SharedResult):
+                order = (1, entry.cell.digest, self.binding_order(entry.operands), entry.output)
+            elif _compat.is_tracer(entry.value):
+                order = (3, number)
+            else:
+                order = (2, repr(array_key(_as_array(entry.value, jax.typeof(entry.value)))))
+            self._shared_orders[number] = order
+        return self._shared_orders[number]
+
+    def binding_order(self, binding: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(() if number == ROW else self.shared_order(number) for number in binding)
 
     def kind(self, cell: Cell, binding: tuple[int, ...]) -> int:
         """The number of a node kind."""
@@ -247,6 +266,7 @@ class Graph:
         check(self.inputs.shape == (len(self.inputs), 3), "inputs has three columns")
         check(len(self.operand_start) == nodes + 1 and len(self.level) == nodes, "one entry a node")
         check(self.operand_start[0] == 0 and self.operand_start[-1] == len(self.operands), "operands are covered")
+        check(np.all((self.kind >= 0) & (self.kind < len(tables.kinds))), "kinds exist")
         check(len(self.value_class) == self.node_values[-1], "every value has a class")
         check(np.all((self.shared_rows >= 0) & (self.shared_rows < len(tables.shared))), "shared rows exist")
         check(np.all((self.outputs >= 0) & (self.outputs < len(self.value_class))), "outputs are values")

@@ -1,5 +1,6 @@
 """The input rows of a batch: all leaves of one class in one array, equal rows once."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from jitbatch import _compat
 from jitbatch._canonical import key_bits
 from jitbatch._concat import Batch, offsets
 from jitbatch._dedupe import equal_rows
-from jitbatch._graph import Graph, Tables
+from jitbatch._graph import Graph, Tables, ValueClass
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def pack_inputs(
             continue
         value_class = tables.classes[number]
         if any(_compat.is_tracer(array) for array in arrays):
-            parts = [jnp.reshape(jnp.asarray(a, value_class.dtype), (-1, *value_class.shape)) for a in arrays]
+            parts = [jnp.reshape(jnp.asarray(a, value_class.dtype), _rows_shape(a, value_class)) for a in arrays]
             packed[number] = jnp.concatenate(parts)
             continue
         host = _stack_on_host(arrays, value_class)
@@ -68,18 +69,25 @@ def pack_inputs(
     return PackedInputs(packed, np.array(counts), row_of)
 
 
+def _rows_shape(array: Any, value_class: ValueClass) -> tuple[int, ...]:
+    """An array's shape as rows of a class: the leading axes as one."""
+    shape = np.shape(array)
+    return (math.prod(shape[: len(shape) - len(value_class.shape)]), *value_class.shape)
+
+
 def _wrap_keys(data: np.ndarray, like: Any) -> Any:
     with jax.ensure_compile_time_eval():
         return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
-def _stack_on_host(arrays: Sequence[Any], value_class: Any) -> np.ndarray:
+def _stack_on_host(arrays: Sequence[Any], value_class: ValueClass) -> np.ndarray:
     if value_class.is_key:
         data = [key_bits(key) for key in arrays]
-        return np.concatenate([d.reshape(-1, *value_class.shape, d.shape[-1]) for d in data])
+        shapes = [(*_rows_shape(key, value_class), d.shape[-1]) for key, d in zip(arrays, data, strict=True)]
+        return np.concatenate([d.reshape(shape) for d, shape in zip(data, shapes, strict=True)])
     if value_class.shape == () and all(type(a) in (int, float, bool, complex) for a in arrays):
         return np.array(arrays, value_class.dtype)
-    return np.concatenate([np.asarray(a, value_class.dtype).reshape(-1, *value_class.shape) for a in arrays])
+    return np.concatenate([np.asarray(a, value_class.dtype).reshape(_rows_shape(a, value_class)) for a in arrays])
 
 
 def pad_rows(rows: Any, size: int) -> Any:

@@ -1,8 +1,7 @@
-"""From the graphs of a batch to a plan: types, merged calls, steps, and a row in an arena for every value.
+"""From an analysed batch to a plan: steps, and a row in an arena for every value.
 
 Values of one class (shape and dtype) live in one arena. An arena begins with the shared values that are needed as rows,
-then come the inputs, then the results of the steps, each step's in contiguous rows. Everything here works on whole
-arrays; loops run over types and steps, never over nodes.
+then come the inputs, then the results of the steps, each step's in contiguous rows.
 """
 
 import itertools
@@ -14,12 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch._concat import Batch, concatenate, ranges
-from jitbatch._dedupe import merge_calls
+from jitbatch._analysis import Analysis, analyse
 from jitbatch._errors import OutputError, VerifyError
 from jitbatch._graph import ROW, Graph, Kind, Tables
-from jitbatch._inputs import pack_inputs, pad_rows
-from jitbatch._schedule import POLICIES, Problem
+from jitbatch._inputs import pad_rows
+from jitbatch._schedule import POLICIES
 
 
 def round_up(count: int) -> int:
@@ -104,6 +102,7 @@ class Plan:
         inputs: for each arena its input rows, padded to the size in its `ArenaShape`.
         operands: for each step int32 [operands that are rows, width].
         starts: for each step int32 [outputs]; where the rows of each output begin in its arena.
+        counts: int32 [steps]; how many of each step's rows are not padding.
         out_rows: for each output of the stacked result int32 [samples], or for `out="list"` for each sample
             int32 [outputs].
     """
@@ -111,11 +110,12 @@ class Plan:
     inputs: tuple[Any, ...]
     operands: tuple[Any, ...]
     starts: tuple[Any, ...]
+    counts: Any
     out_rows: tuple[Any, ...]
     static: PlanStatic
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], PlanStatic]:
-        return (self.inputs, self.operands, self.starts, self.out_rows), self.static
+        return (self.inputs, self.operands, self.starts, self.counts, self.out_rows), self.static
 
     @classmethod
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
@@ -160,111 +160,50 @@ def make_plan(
     """
     tables = graphs[0].tables
     out_trees, out_classes = _outputs(graphs, tables, options.out)
-    batch = concatenate(graphs)
-    kinds, type_of = _types(batch.kind, tables)
-    shared_rows, shared_position = _shared_rows(kinds, graphs, batch, tables)
-    packed = pack_inputs(graphs, leaves, batch, tables, options.dedupe)
-
-    # A row in its arena for every value that is not computed, and a key that is equal for equal values.
-    value_row = np.full(len(batch.value_class), -1, np.int64)
-    value_row[batch.shared_values] = shared_position[batch.shared_numbers]
-    shared_count = np.array([len(rows) for rows in shared_rows])
-    value_row[batch.input_values] = packed.row + shared_count[batch.value_class[batch.input_values]]
-    classes = len(tables.classes)
-    value_key = np.where(value_row >= 0, value_row * classes + batch.value_class, 0)
-    is_computed = batch.producer >= 0
-    value_key[is_computed] = value_key.max(initial=0) + 1 + np.arange(is_computed.sum())
-
-    if options.dedupe:
-        leader, value_key = merge_calls(
-            batch.kind, batch.level, batch.operand_start, batch.operands, batch.first_value,
-            np.array([len(made) for made in tables.kind_classes]),
-            np.array([not kind.cell.has_effects for kind in tables.kinds.entries], bool),
-            value_key,
-        )  # fmt: skip
-    else:
-        leader = np.arange(len(type_of))
-
-    # The distinct nodes, renumbered, are what is scheduled.
-    distinct = np.flatnonzero(leader == np.arange(len(leader)))
-    renumber = np.full(len(leader), -1)
-    renumber[distinct] = np.arange(len(distinct))
-    counts = np.diff(batch.operand_start)[distinct]
-    edge_values = batch.operands[ranges(batch.operand_start[distinct], counts)]
-    edge_read = batch.producer[edge_values]
-    edge_reader = np.repeat(np.arange(len(distinct)), counts)
-    inner = edge_read >= 0
-    problem = Problem(
-        type=type_of[distinct],
-        level=batch.level[distinct],
-        reader=edge_reader[inner],
-        read=renumber[leader[edge_read[inner]]],
-    )
+    analysis = analyse(graphs, leaves, options.dedupe)
+    problem = analysis.problem
     step_of = POLICIES[options.policy](problem)
     if verify:
         problem.verify(step_of)
 
     # Rows: each step's outputs are contiguous, in the order of the nodes in the batch.
-    next_row = shared_count + packed.counts
+    value_row = analysis.value_row.copy()
+    next_row = analysis.first_free_row
     capacity = next_row.copy()
     order = np.argsort(step_of, kind="stable")
-    step_edges = np.searchsorted(step_of[order], np.arange(step_of.max(initial=-1) + 2))
     steps: list[StepShape] = []
     members: list[np.ndarray] = []
     starts: list[np.ndarray] = []
-    for begin, end in itertools.pairwise(step_edges):
-        nodes = order[begin:end]
-        kind = kinds[problem.type[nodes[0]]]
-        width = round_up(len(nodes))
-        step_starts = []
-        for output, out_class in enumerate(tables.class_of(aval) for aval in kind.cell.out_avals):
-            value_row[batch.first_value[distinct[nodes]] + output] = next_row[out_class] + np.arange(len(nodes))
-            step_starts.append(next_row[out_class])
+    for begin, end in itertools.pairwise(np.searchsorted(step_of[order], np.arange(step_of.max(initial=-1) + 2))):
+        nodes = analysis.nodes[order[begin:end]]
+        kind = analysis.types.kinds[problem.type[order[begin]]]
+        # Padding would repeat effects.
+        width = len(nodes) if kind.cell.has_effects else round_up(len(nodes))
+        out_starts = []
+        for out_class in map(tables.class_of, kind.cell.out_avals):
+            out_starts.append(next_row[out_class])
             capacity[out_class] = max(capacity[out_class], next_row[out_class] + width)
             next_row[out_class] += len(nodes)
+        analysis.place(value_row, nodes, [start + np.arange(len(nodes)) for start in out_starts])
         steps.append(StepShape(kind, width))
-        members.append(distinct[nodes])
-        starts.append(np.array(step_starts, np.int32))
-
-    # Merged values lie where their leaders' do; then every operand is a row.
-    merged = np.flatnonzero(leader[batch.producer[is_computed]] != batch.producer[is_computed])
-    merged = np.flatnonzero(is_computed)[merged]
-    of = batch.producer[merged]
-    value_row[merged] = value_row[batch.first_value[leader[of]] + merged - batch.first_value[of]]
-    operands = [
-        _operand_rows(step, nodes, batch, tables, value_row, shared_position)
+        members.append(nodes)
+        starts.append(np.array(out_starts, np.int32))
+    analysis.place_merged(value_row)
+    operands = tuple(
+        _padded(analysis.operand_rows(step.kind, nodes, value_row), step.width)
         for step, nodes in zip(steps, members, strict=True)
-    ]
+    )
 
     used = np.flatnonzero(capacity)
-    arena_of = np.full(classes, -1)
-    arena_of[used] = np.arange(len(used))
-    arenas = tuple(
-        ArenaShape(int(c), shared_rows[c], round_up(int(packed.counts[c])) if packed.counts[c] else 0, 0) for c in used
-    )
-    arenas = tuple(
-        ArenaShape(
-            a.value_class, a.shared, a.inputs, round_up(max(int(capacity[a.value_class]), len(a.shared) + a.inputs))
-        )
-        for a in arenas
-    )
-    inputs = tuple(pad_rows(packed.rows.get(a.value_class), a.inputs) for a in arenas)
+    arenas = tuple(_arena(int(c), analysis, int(capacity[c])) for c in used)
+    arena_of = {arena.value_class: number for number, arena in enumerate(arenas)}
+    inputs = tuple(pad_rows(analysis.packed.rows.get(a.value_class), a.inputs) for a in arenas)
     if options.out == "stack":
-        outputs = value_row[batch.outputs].reshape(len(graphs), -1).T
+        outputs = value_row[analysis.batch.outputs].reshape(len(graphs), -1).T
         out_rows = tuple(np.ascontiguousarray(rows, np.int32) for rows in outputs)
     else:
         edges = np.cumsum([len(graph.outputs) for graph in graphs])[:-1]
-        out_rows = tuple(rows.astype(np.int32) for rows in np.split(value_row[batch.outputs], edges))
-    summary = Summary(
-        samples=len(graphs),
-        nodes=len(type_of),
-        distinct=len(distinct),
-        levels=int(batch.level.max(initial=-1)) + 1,
-        types=len(np.unique(type_of)),
-        steps=len(steps),
-        rows=len(distinct),
-        padded_rows=sum(step.width for step in steps),
-    )
+        out_rows = tuple(rows.astype(np.int32) for rows in np.split(value_row[analysis.batch.outputs], edges))
     static = PlanStatic(
         tables=tables,
         owner=owner,
@@ -273,86 +212,36 @@ def make_plan(
         steps=tuple(steps),
         out=options.out,
         out_trees=out_trees,
-        out_arenas=tuple(tuple(int(arena_of[c]) for c in one) for one in out_classes),
-        summary=summary,
+        out_arenas=tuple(tuple(arena_of[c] for c in one) for one in out_classes),
+        summary=Summary(
+            samples=len(graphs),
+            nodes=len(analysis.leader),
+            distinct=len(analysis.nodes),
+            levels=int(problem.level.max(initial=-1)) + 1,
+            types=len(analysis.types.kinds),
+            steps=len(steps),
+            rows=len(analysis.nodes),
+            padded_rows=sum(step.width for step in steps),
+        ),
     )
-    plan = Plan(inputs, tuple(operands), tuple(starts), out_rows, static)
+    counts = np.array([len(nodes) for nodes in members], np.int32)
+    plan = Plan(inputs, operands, tuple(starts), counts, out_rows, static)
     if verify:
         verify_plan(plan)
     return plan
 
 
-def _types(kind_of: np.ndarray, tables: Tables) -> tuple[list[Kind], np.ndarray]:
-    """The types of a batch in canonical order, and the type of each node.
-
-    A type is a kind, but for one thing: where some calls of a cell pass a shared value (a learned initial state) and
-    others a value of the sample, all pass a row, so that they are one bucket.
-    """
-    present = np.unique(kind_of)
-    rows: dict[Any, list[bool]] = {}
-    for number in present:
-        kind = tables.kinds[number]
-        is_row = rows.setdefault(kind.cell, [False] * len(kind.binding))
-        for slot, bound in enumerate(kind.binding):
-            is_row[slot] = is_row[slot] or bound == ROW
-    merged = {}
-    for number in present:
-        kind = tables.kinds[number]
-        binding = (ROW if is_row else bound for bound, is_row in zip(kind.binding, rows[kind.cell], strict=True))
-        merged[number] = Kind(kind.cell, tuple(binding))
-    kinds = sorted(set(merged.values()), key=lambda kind: (kind.cell.digest, kind.binding))
-    place = {kind: position for position, kind in enumerate(kinds)}
-    type_of_kind = np.zeros(len(tables.kinds), np.int64)
-    for number, kind in merged.items():
-        type_of_kind[number] = place[kind]
-    return kinds, type_of_kind[kind_of]
-
-
-def _operand_rows(
-    step: StepShape,
-    nodes: np.ndarray,
-    batch: Batch,
-    tables: Tables,
-    value_row: np.ndarray,
-    shared_position: np.ndarray,
-) -> np.ndarray:
-    """int32 [row operands, width]; padding repeats the last node, whose values and derivatives are real ones."""
-    rows = np.empty((step.kind.rows, len(nodes)), np.int64)
-    kind_of = batch.kind[nodes]
-    for number in np.unique(kind_of):
-        here = np.flatnonzero(kind_of == number)
-        own = tables.kinds[number].binding
-        column = row = 0
-        first = batch.operand_start[nodes[here]]
-        for bound, own_bound in zip(step.kind.binding, own, strict=True):
-            if bound == ROW:
-                if own_bound == ROW:
-                    rows[row, here] = value_row[batch.operands[first + column]]
-                    column += 1
-                else:
-                    rows[row, here] = shared_position[own_bound]
-                row += 1
-    padding = np.repeat(rows[:, -1:], step.width - len(nodes), axis=1)
+def _padded(rows: np.ndarray, width: int) -> np.ndarray:
+    """Padding repeats the last node, whose values and derivatives are real ones."""
+    padding = np.repeat(rows[:, -1:], width - rows.shape[1], axis=1)
     return np.concatenate([rows, padding], axis=1).astype(np.int32)
 
 
-def _shared_rows(
-    kinds: Sequence[Kind], graphs: Sequence[Graph], batch: Batch, tables: Tables
-) -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """For each class the shared values that are needed as rows, and the row of each shared value."""
-    needed = set(np.unique(batch.shared_numbers).tolist())
-    binding_of = {kind.cell: kind.binding for kind in kinds}
-    for number in np.unique(batch.kind):
-        kind = tables.kinds[number]
-        merged = binding_of[kind.cell]
-        needed.update(own for own, now in zip(kind.binding, merged, strict=True) if own != ROW and now == ROW)
-    rows: list[tuple[int, ...]] = [()] * len(tables.classes)
-    position = np.full(len(tables.shared), -1, np.int64)
-    for number in sorted(needed):
-        in_class = tables.shared_class[number]
-        position[number] = len(rows[in_class])
-        rows[in_class] += (number,)
-    return rows, position
+def _arena(value_class: int, analysis: Analysis, rows: int) -> ArenaShape:
+    shared = analysis.shared_rows[value_class]
+    count = int(analysis.packed.counts[value_class])
+    inputs = round_up(count) if count else 0
+    return ArenaShape(value_class, shared, inputs, round_up(max(rows, len(shared) + inputs)))
 
 
 def _outputs(graphs: Sequence[Graph], tables: Tables, out: str) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
@@ -374,25 +263,43 @@ def _describe_result(graph: Graph, tables: Tables) -> str:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Check that every row is written before it is read, and that padding is overwritten or never read."""
+    """Check that every row is written before it is read, and that padding is never read."""
 
     def check(holds: Any, law: str) -> None:
         if not holds:
             raise VerifyError(f"plan: {law}")
 
-    tables = plan.static.tables
-    written = {a.value_class: np.zeros(a.capacity, bool) for a in plan.static.arenas}
-    for arena, rows in zip(plan.static.arenas, plan.inputs, strict=True):
-        count = 0 if rows is None else len(rows)
-        check(count == arena.inputs, "inputs have the size they are padded to")
+    static, tables = plan.static, plan.static.tables
+    written = {arena.value_class: np.zeros(arena.capacity, bool) for arena in static.arenas}
+
+    def check_read(value_class: int, rows: np.ndarray, what: str) -> None:
+        arena = written[value_class]
+        check(np.all((rows >= 0) & (rows < len(arena))), f"{what} are rows of the arena")
+        check(arena[rows].all(), f"{what} are written before, and are not padding")
+
+    first_free = {}
+    for arena, rows in zip(static.arenas, plan.inputs, strict=True):
+        check((0 if rows is None else np.shape(rows)[0]) == arena.inputs, "inputs have the size they are padded to")
+        first_free[arena.value_class] = 0
         written[arena.value_class][: len(arena.shared) + arena.inputs] = True
-    for number, (step, operands, starts) in enumerate(zip(plan.static.steps, plan.operands, plan.starts, strict=True)):
+    for number, step in enumerate(static.steps):
+        operands, starts, count = plan.operands[number], plan.starts[number], plan.counts[number]
         slots = [slot for slot, bound in enumerate(step.kind.binding) if bound == ROW]
         check(operands.shape == (len(slots), step.width), f"step {number} has a row for each operand")
+        check(0 < count <= step.width, f"step {number} has rows, and not more than its width")
         for slot, rows in zip(slots, operands, strict=True):
-            arena = written[tables.class_of(step.kind.cell.in_avals[slot])]
-            check(arena[rows].all(), f"step {number} reads rows that are written")
-        for aval, start in zip(step.kind.cell.out_avals, starts, strict=True):
-            arena = written[tables.class_of(aval)]
+            check_read(tables.class_of(step.kind.cell.in_avals[slot]), rows, f"operands of step {number}")
+        for out_class, start in zip(map(tables.class_of, step.kind.cell.out_avals), starts, strict=True):
+            arena = written[out_class]
             check(start + step.width <= len(arena), f"step {number} writes inside its arenas")
-            arena[start : start + step.width] = True
+            check(start >= first_free[out_class], f"step {number} writes over no earlier results")
+            arena[start : start + step.width] = False
+            arena[start : start + count] = True
+            first_free[out_class] = start + count
+    for places, rows in zip(_by_output(static), plan.out_rows, strict=True):
+        for place, row in zip(places, rows, strict=True) if static.out == "list" else [(places, rows)]:
+            check_read(static.arenas[place].value_class, np.asarray(row), "outputs")
+
+
+def _by_output(static: PlanStatic) -> Sequence[Any]:
+    return static.out_arenas if static.out == "list" else static.out_arenas[0]

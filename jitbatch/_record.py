@@ -128,7 +128,7 @@ class Recorder(_compat.Trace):
         return [read(atom) for atom in closed.jaxpr.outvars]
 
     def stage_value(self, val: Any) -> Any:
-        return val
+        return val if isinstance(val, jax.Array) else self.value(plain_aval(val), val)
 
     def cur_qdd(self, x: Any) -> Any:
         raise OutputError("mutable array references (jax.new_ref) cannot be used inside a batched sample")
@@ -155,6 +155,7 @@ class Recorder(_compat.Trace):
             replaced = [self._alias(leaf, every=known is None) for leaf in one]
             aliases += replaced
             arguments.append(treedef.unflatten(replaced))
+        held = {id(alias) for alias in aliases}
         positional, named = arguments[: len(args)], dict(zip(kwargs, arguments[len(args) :], strict=True))
 
         start, calls, outer = len(self.ops), self._calls, self._scope
@@ -164,6 +165,10 @@ class Recorder(_compat.Trace):
             result = fun(*positional, **named)
         finally:
             self._scope = outer
+        for given, (one, *_) in zip(arguments, flat, strict=True):
+            after = jax.tree.leaves(given)
+            if len(after) != len(one) or any(id(leaf) not in held for leaf in after if is_array(leaf)):
+                raise mutation_error(given, self.sample)
         if known is None and self._calls == calls:
             body = self.ops[start:]
             del self.ops[start:]

@@ -1,5 +1,6 @@
 """`Static`: a value in a sample that Python control flow may look at."""
 
+import dataclasses
 import struct
 import threading
 from collections.abc import Hashable
@@ -30,6 +31,8 @@ def bits_key(value: Any) -> Hashable:
         return kind, frozenset(map(bits_key, value))
     if isinstance(value, np.generic):
         return kind, value.dtype, value.tobytes()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return kind, tuple(bits_key(getattr(value, field.name)) for field in dataclasses.fields(value))
     return kind, value
 
 
@@ -55,8 +58,9 @@ class Static(Generic[T]):
 
     def __init__(self, value: T):
         self.value = value
-        self._key = bits_key(value)
         try:
+            hash(value)
+            self._key = bits_key(value)
             self._hash = hash(self._key)
         except TypeError:
             raise TypeError(

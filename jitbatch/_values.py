@@ -107,6 +107,9 @@ class Value(_compat.Tracer):
     def __float__(self) -> float:
         raise self._trace.control_flow_error(self, "float")
 
+    def __complex__(self) -> complex:
+        raise self._trace.control_flow_error(self, "complex")
+
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._trace.control_flow_error(self, "numpy.asarray")
 

@@ -1,0 +1,165 @@
+"""Contexts: samples of a known structure are not recorded again, and what makes a structure new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitbatch import Static, _context, jitbatch
+from jitbatch._context import SharedArguments, Structure, describe_leaf
+from jitbatch._errors import SampleError, VerifyError
+from jitbatch._graph import Graph
+
+X = np.float32([1.0, 2.0])
+
+
+def key(sample: Any) -> Any:
+    return Structure((sample,), 0, ["sample"]).key
+
+
+DIFFER = [
+    (1, 1.0),
+    (1, True),
+    (1.0, np.float32(1)),
+    (jnp.float32(1), jnp.asarray(1.0)),  # the second is weakly typed
+    (X, X[:1]),
+    (X, X.astype(np.int32)),
+    ((1.0, 2.0), [1.0, 2.0]),
+    ((1.0, (2.0, 3.0)), ((1.0, 2.0), 3.0)),
+    ({"a": 1.0}, {"b": 1.0}),
+    (None, ()),
+    (Static(1), Static(2)),
+    (Static(0.0), Static(-0.0)),
+    ((Static("a"), Static("b")), (Static("b"), Static("a"))),
+]
+EQUAL = [
+    (1.0, 2.0),
+    (X, jnp.asarray(X)),
+    (np.float32(1), jnp.float32(3)),
+    ({"a": 1.0, "b": 2}, {"b": 3, "a": 4.0}),
+    ((Static("a"), 1.0), (Static("a"), 2.0)),
+    (jax.random.key(0), jax.random.key(1)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFER, ids=repr)
+def test_different_structures(one: Any, other: Any) -> None:
+    assert key(one) != key(other)
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL, ids=repr)
+def test_equal_structures(one: Any, other: Any) -> None:
+    assert key(one) == key(other)
+    assert hash(key(one)) == hash(key(other))
+
+
+def test_static_values_are_part_of_the_hash() -> None:
+    assert len({hash(key((Static(i), 1.0))) for i in range(50)}) > 40
+
+
+def test_a_leaf_that_is_no_array_is_named_by_its_path() -> None:
+    sample = (1.0, {"a": [2.0, "text"]})
+    with pytest.raises(SampleError, match=r"sample 3: tree\[3\]\['a'\]\[1\] is 'text' of type str"):
+        Structure(sample, 3, ["x", "tree"])
+
+
+def test_shared_arguments_are_rebuilt_with_what_is_no_array() -> None:
+    shared = SharedArguments(({"w": X, "activation": jnp.tanh, "name": "net"}, 2.0))
+    assert len(shared.leaves) == 2
+    params, number = shared.rebuild(["array", "number"])
+    assert params == {"w": "array", "activation": jnp.tanh, "name": "net"}
+    assert number == "number"
+
+
+def test_what_is_no_array_is_part_of_the_key_of_shared_arguments() -> None:
+    def shared_key(value: Any) -> Any:
+        return SharedArguments(({"w": X, "other": value},)).key
+
+    assert shared_key(jnp.tanh) == shared_key(jnp.tanh)
+    assert shared_key(jnp.tanh) != shared_key(jnp.sin)
+    assert shared_key("a") != shared_key("b")
+    assert shared_key(Static(1)) != shared_key(Static(True))
+    assert shared_key(1.0) == shared_key(2.0)
+    assert shared_key(jax.ShapeDtypeStruct((2,), jnp.float32)) == shared_key(X)
+    unhashable: set[int] = {1}
+    assert shared_key(unhashable) == shared_key(unhashable)
+    assert shared_key(unhashable) != shared_key({1})
+
+
+def test_descriptions_of_leaves() -> None:
+    assert describe_leaf(1) is int
+    assert describe_leaf(True) is bool
+    assert describe_leaf("text") is None
+    assert describe_leaf(X) == describe_leaf(jnp.asarray(X)) == ((2,), np.dtype("float32"), False)
+
+
+def counted(fun: Any, **options: Any) -> tuple[Any, list[None]]:
+    runs: list[None] = []
+
+    def body(shared: Any, sample: Any) -> Any:
+        runs.append(None)
+        return fun(shared, sample)
+
+    return jitbatch(body, **options), runs
+
+
+def test_each_kind_of_shared_arguments_is_recorded_for_itself() -> None:
+    batched, runs = counted(lambda w, x: w["f"](w["w"] * x))
+    for w, f, expected in ((1.0, jnp.sin, 1), (2.0, jnp.sin, 1), (1, jnp.sin, 2), (1.0, jnp.cos, 3), (X, jnp.sin, 4)):
+        got = batched.batch({"w": w, "f": f}, [X])
+        assert len(runs) == expected
+        np.testing.assert_allclose(got, [f(w * X)], rtol=1e-6)
+
+
+def test_a_full_context_is_dropped_and_results_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_context, "MAX_KINDS", 2)
+
+    def fun(w: Any, sample: Any) -> Any:
+        return w * sample[1] ** sample[0].value
+
+    batched, runs = counted(fun)
+    for power in (2, 3, 4, 5, 6, 2):
+        assert batched.batch(1.0, [(Static(power), 2.0)]).tolist() == [2.0**power]
+    assert len(runs) == 6
+    (context,) = batched._contexts
+    assert len(context.tables.kinds) <= 4
+
+
+def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_context, "MAX_STRUCTURES", 2)
+    batched, runs = counted(lambda _, x: x[0])
+    for _ in range(2):
+        batched.plan(None, [np.zeros(1), np.zeros(2), np.zeros(3)])
+    assert len(runs) == 6
+    assert batched.cache_info()["structures"].currsize == 2
+
+
+def test_an_exception_leaves_nothing_behind() -> None:
+    fail = [True]
+
+    def fun(w: Any, x: Any) -> Any:
+        if fail[0]:
+            raise RuntimeError("on purpose")
+        return w * x
+
+    batched = jitbatch(fun)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        batched.batch(2.0, [X])
+    assert jnp.sin(X).shape == (2,)  # the recorder is not current any more
+    fail[0] = False
+    np.testing.assert_allclose(batched.batch(2.0, [X]), [2.0 * X])
+
+
+def test_graphs_are_verified_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: Graph) -> None:
+        raise VerifyError("graph: broken on purpose")
+
+    monkeypatch.setattr(Graph, "verify", broken)
+    with pytest.raises(VerifyError, match="broken on purpose"):
+        jitbatch(lambda _, x: x).batch(None, [X])
+    monkeypatch.setattr(_context, "verify", False)
+    jitbatch(lambda _, x: x).batch(None, [X])

@@ -1,0 +1,137 @@
+"""Deduplication is exact, whatever the hash says, and numbers things in the order of their appearance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jitbatch import _dedupe
+from jitbatch._dedupe import equal_rows, merge_calls
+
+HASHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "real": _dedupe._hash_rows,
+    "all equal": lambda words: np.zeros(len(words), np.uint64),
+    "two values": lambda words: words[:, 0] % np.uint64(2),
+    "first word": lambda words: words[:, 0].copy(),
+}
+
+
+@pytest.fixture(params=HASHES)
+def hashed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(_dedupe, "_hash_rows", HASHES[request.param])
+    return request.param
+
+
+def check(rows: np.ndarray) -> None:
+    """Compare with the plain loop."""
+    seen: dict[bytes, int] = {}
+    want_first, want_which = [], []
+    for i, row in enumerate(rows):
+        bits = np.ascontiguousarray(row).tobytes()
+        if bits not in seen:
+            seen[bits] = len(seen)
+            want_first.append(i)
+        want_which.append(seen[bits])
+    first, which = equal_rows(rows)
+    assert first.tolist() == want_first
+    assert which.tolist() == want_which
+
+
+@pytest.mark.usefixtures("hashed")
+@pytest.mark.parametrize("shape", [(60, 1), (60, 3), (60, 5), (60, 2, 2), (60,), (1, 3), (4, 0)], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "bool"])
+def test_rows_are_compared_bit_by_bit(shape: tuple[int, ...], dtype: str) -> None:
+    check(np.random.default_rng(0).integers(0, 2, shape).astype(dtype))
+
+
+@pytest.mark.usefixtures("hashed")
+def test_signs_of_zero_and_nans_are_bits() -> None:
+    nan, other_nan = np.array([0x7FF8 << 48, (0x7FF8 << 48) + 1], np.uint64).view(np.float64)
+    column = np.array([0.0, -0.0, nan, 0.0, other_nan, nan, -0.0])
+    check(column)
+    check(np.stack([column, np.ones(7), np.ones(7)], axis=1))
+
+
+@pytest.mark.usefixtures("hashed")
+def test_a_collision_between_equal_rows_merges_nothing_else() -> None:
+    # With the hash of the first word, rows 0, 1 and 2 collide though only 0 and 2 are equal.
+    check(np.array([[1, 5], [1, 6], [1, 5], [2, 5], [1, 6]], np.uint64))
+
+
+def test_no_rows() -> None:
+    check(np.zeros((0, 3), np.float32))
+
+
+def test_rows_of_a_view_are_compared() -> None:
+    base = np.arange(24).reshape(4, 6) % 3
+    check(base[:, ::2])
+    check(base.T)
+    check(base[::-1])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=20))
+def test_any_rows(rows: list[tuple[int, int, int]]) -> None:
+    check(np.array(rows, np.int64).reshape(-1, 3))
+
+
+def test_the_real_hash_tells_rows_apart() -> None:
+    rows = np.random.default_rng(0).integers(0, 4, (5000, 6)).astype(np.uint64)
+    distinct = np.unique(rows, axis=0)
+    assert len(np.unique(_dedupe._hash_rows(distinct))) == len(distinct)
+
+
+# --- Calls
+
+
+def merged(kinds: list[int], reads: list[list[int]], may_merge: list[bool], keys: list[int]) -> Any:
+    """Nodes with one output each, over inputs with the given keys; levels follow from what is read."""
+    inputs, levels = len(keys), []
+    for read in reads:
+        levels.append(max((levels[value - inputs] + 1 for value in read if value >= inputs), default=0))
+    start = np.cumsum([0, *(len(read) for read in reads)])
+    operands = np.array([value for read in reads for value in read], int)
+    first = inputs + np.arange(len(kinds))
+    value_key = np.array([*keys, *range(1000, 1000 + len(kinds))])
+    outputs = np.ones(len(may_merge), int)
+    return merge_calls(
+        np.array(kinds, int), np.array(levels, int), start, operands, first, outputs, np.array(may_merge), value_key
+    )
+
+
+@pytest.mark.usefixtures("hashed")
+def test_equal_calls_are_merged_level_by_level() -> None:
+    # Inputs 0 and 1 are equal, 2 differs. Nodes 3 to 8.
+    leader = merged([0, 0, 0, 1, 1, 1], [[0], [1], [2], [3, 5], [4, 5], [5, 4]], [True, True], [7, 7, 9])
+    assert leader.tolist() == [0, 0, 2, 3, 3, 5]
+
+
+def test_calls_of_different_kinds_are_not_merged() -> None:
+    assert merged([0, 1, 0], [[0], [0], [0]], [True, True], [7]).tolist() == [0, 1, 0]
+
+
+def test_calls_with_effects_are_not_merged() -> None:
+    assert merged([0, 0, 1, 1], [[0], [0], [0], [0]], [False, True], [7]).tolist() == [0, 1, 2, 2]
+    assert merged([0, 0], [[0], [0]], [False], [7]).tolist() == [0, 1]
+
+
+def test_calls_without_operands_are_equal() -> None:
+    assert merged([0, 0, 1], [[], [], []], [True, True], []).tolist() == [0, 0, 2]
+
+
+def test_the_keys_that_were_given_are_not_changed() -> None:
+    keys = np.array([7, 7, 1000, 1001])
+    merge_calls(
+        np.array([0, 0]), np.array([0, 0]), np.array([0, 1, 2]), np.array([0, 1]), np.array([2, 3]),
+        np.array([1]), np.array([True]), keys,
+    )  # fmt: skip
+    assert keys.tolist() == [7, 7, 1000, 1001]
+
+
+def test_no_calls() -> None:
+    assert merged([], [], [True], [7]).tolist() == []

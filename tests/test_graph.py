@@ -1,0 +1,196 @@
+"""The graph of a sample: what its arrays say, and a verifier that notices when they do not fit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitbatch import clear_caches, jitbatch
+from jitbatch._errors import VerifyError
+from jitbatch._graph import Graph, Interned, SharedArray, SharedLeaf, SharedResult, Tables, ValueClass, levels_of
+
+
+@jitbatch
+def scaled(w: Any, x: Any) -> Any:
+    return w * x
+
+
+@jitbatch
+def joined(w: Any, x: Any, y: Any) -> Any:
+    return jnp.concatenate([x, y]) @ w["join"]
+
+
+@jitbatch
+def tree(w: Any, node: Any) -> Any:
+    if isinstance(node, tuple):
+        return joined(w, *(tree(w, child) for child in node))
+    return scaled(w["scale"], node)
+
+
+def graph_of(fun: Any, *args: Any) -> Graph:
+    """The graph of a batch of one sample."""
+    fun.plan(*args)
+    (context,) = fun._contexts
+    (graph,) = context.graphs
+    return graph
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    clear_caches()  # a cell is named by the first function that had it
+    w = {"scale": jnp.float32(2), "join": jnp.ones((4, 2))}
+    x, y, z = np.eye(3, 2, dtype=np.float32)
+    return graph_of(jitbatch(lambda w, node: tree.__wrapped__(w, node)), w, [((x, y), z)])
+
+
+def test_what_the_arrays_say(graph: Graph) -> None:
+    names = [graph.tables.kinds[kind].cell.name for kind in graph.kind]
+    assert names == ["scaled", "scaled", "joined", "scaled", "joined"]
+    assert graph.inputs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
+    assert graph.operands.tolist() == [0, 1, 3, 4, 2, 5, 6]
+    assert graph.operand_start.tolist() == [0, 1, 2, 4, 5, 7]
+    assert graph.level.tolist() == [0, 0, 1, 0, 2]
+    assert graph.producer.tolist() == [-1, -1, -1, 0, 1, 2, 3, 4]
+    assert graph.outputs.tolist() == [7]
+    graph.verify()
+
+
+def test_a_graph_can_be_printed(graph: Graph) -> None:
+    lines = str(graph).splitlines()
+    assert lines[0] == "graph of 5 nodes"
+    assert "v5:float32[2] = joined(" in lines[3]
+    assert lines[3].endswith("# level 1")
+    assert lines[-1] == "  return v7"
+
+
+def changed(array: np.ndarray, at: int, value: int) -> np.ndarray:
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+BREAKS: dict[str, Callable[[Graph], dict[str, Any]]] = {
+    "inputs has three columns": lambda g: {"inputs": g.inputs[:, :2]},
+    "one entry a node": lambda g: {"level": g.level[:-1]},
+    "operands are covered": lambda g: {"operands": g.operands[:-1]},
+    "every value has a class": lambda g: {"value_class": g.value_class[:-1]},
+    "shared rows exist": lambda g: {
+        "shared_rows": np.array([len(g.tables.shared)]),
+        "value_class": np.append(g.value_class, 0),
+    },
+    "outputs are values": lambda g: {"outputs": np.array([len(g.value_class)])},
+    "one output a leaf of the result": lambda g: {"out_tree": jax.tree.structure((0, 0))},
+    "node 2 has an operand for each row of its kind": lambda g: {"operand_start": changed(g.operand_start, 3, 3)},
+    "node 0 reads only earlier values": lambda g: {"operands": changed(g.operands, 0, 3)},
+    "node 4 reads only earlier values": lambda g: {"operands": changed(g.operands, 5, 7)},
+    "node 0 reads values of the right classes": lambda g: {"value_class": changed(g.value_class, 0, 99)},
+    "node 4 makes the values of its kind": lambda g: {"value_class": changed(g.value_class, 7, 99)},
+    "node 2 is one level above what it reads": lambda g: {"level": changed(g.level, 2, 2)},
+}
+
+
+@pytest.mark.parametrize("law", BREAKS)
+def test_a_broken_graph_is_noticed(graph: Graph, law: str) -> None:
+    with pytest.raises(VerifyError, match=f"graph: {law}"):
+        replace(graph, **BREAKS[law](graph)).verify()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda g: {"kind": changed(g.kind, 0, len(g.tables.kinds))},
+        lambda g: {"kind": changed(g.kind, 0, -1)},
+        lambda g: {"operands": changed(g.operands, 0, -1)},
+        lambda g: {"outputs": np.array([-1])},
+        lambda g: {"operand_start": changed(g.operand_start, 1, 5)},
+    ],
+    ids=["no such kind", "negative kind", "negative operand", "negative output", "operands go backwards"],
+)
+def test_numbers_out_of_range_are_noticed(graph: Graph, broken: Callable[[Graph], dict[str, Any]]) -> None:
+    with pytest.raises(VerifyError, match="graph: "):
+        replace(graph, **broken(graph)).verify()
+
+
+def test_levels() -> None:
+    # Values 0 and 1 are inputs; nodes make 2, 3 and 4, 5; node 3 reads across two levels.
+    producer = np.array([-1, -1, 0, 1, 1, 2, 3])
+    start, operands = np.array([0, 1, 2, 3, 5]), np.array([0, 2, 1, 2, 4])
+    assert levels_of(producer, start, operands).tolist() == [0, 1, 0, 2]
+    assert levels_of(np.array([], int), np.array([0]), np.array([], int)).tolist() == []
+
+
+def test_equal_entries_have_one_number() -> None:
+    table: Interned[Any] = Interned()
+    assert [table.number(entry) for entry in "abcab"] == [0, 1, 2, 0, 1]
+    assert [table.number(object(), key) for key in "xyx"] == [3, 4, 3]
+    assert table[1] == "b"
+    assert len(table) == 5
+
+
+def test_threads_agree_on_numbers() -> None:
+    tables = Tables()
+    barrier = threading.Barrier(4)
+    numbers: list[list[int]] = []
+
+    def intern() -> None:
+        barrier.wait()
+        numbers.append([tables.share(SharedLeaf(i), jax.typeof(jnp.ones(i % 7))) for i in range(300)])
+
+    threads = [threading.Thread(target=intern) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(one == numbers[0] for one in numbers)
+    assert len(tables.shared) == len(tables.shared_class) == 300
+    for number, entry in enumerate(tables.shared.entries):
+        assert isinstance(entry, SharedLeaf)
+        assert tables.classes[tables.shared_class[number]].shape == (entry.index % 7,)
+
+
+def test_constants_are_shared_by_bits_and_weak_type() -> None:
+    tables = Tables()
+
+    def number(value: Any) -> int:
+        return tables.share(SharedArray(value), jax.typeof(value))
+
+    distinct = [np.float32(0.0), np.float32(-0.0), np.float32([0.0]), np.int32(0), 0.0, 0, False, jax.random.key(0)]
+    assert [number(value) for value in distinct] == list(range(len(distinct)))
+    assert number(jnp.float32(0.0)) == 0
+    assert number(np.zeros(3, np.float32)) == number(jnp.zeros(3))
+
+
+def test_tracers_are_shared_by_identity() -> None:
+    tables = Tables()
+
+    @jax.jit
+    def numbers(x: Any, y: Any) -> Any:
+        aval = jax.typeof(x)
+        assert [tables.share(SharedArray(value), aval) for value in (x, y, x)] == [0, 1, 0]
+        return x
+
+    numbers(1.0, 1.0)
+
+
+def test_classes_are_shapes_and_dtypes() -> None:
+    tables = Tables()
+    weak = jax.typeof(1.0)
+    assert tables.class_of(weak) == tables.class_of(jax.typeof(jnp.float32(1)))
+    assert tables.class_of(weak) != tables.class_of(jax.typeof(jnp.int32(1)))
+    key = jax.typeof(jax.random.key(0))
+    assert tables.classes[tables.class_of(key)].is_key
+    assert str(ValueClass((2, 3), np.dtype("float32"))) == "float32[2, 3]"
+    assert str(ValueClass((), key.dtype)) == "key<fry>[]"
+
+
+def test_what_depends_on_shared_arguments_alone_is_a_shared_value() -> None:
+    graph = graph_of(jitbatch(lambda w, x: jnp.exp(w) * x), jnp.ones(2), [jnp.ones(2)])
+    assert graph.node_count == 1
+    assert any(isinstance(entry, SharedResult) for entry in graph.tables.shared.entries)

@@ -1,0 +1,276 @@
+"""The recorder: which calls become one operation, which bodies run, and what is noticed on the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jitbatch import _compat, clear_caches, jitbatch
+from jitbatch._caches import Cache
+from jitbatch._errors import ControlFlowError, MutationError, OutputError
+from jitbatch._graph import Tables
+from jitbatch._record import COMPOSITE, Leaf, Recorder
+from jitbatch._values import InputSource, Op, Value
+
+X = jnp.ones(2)
+
+
+@pytest.fixture(autouse=True)
+def no_cells() -> None:
+    """A cell is named by the first function that had it, here or in another test."""
+    clear_caches()
+
+
+@contextmanager
+def recording(granularity: str = "subgraph") -> Iterator[Recorder]:
+    """A recorder that is current."""
+    recorder = Recorder(Tables(), Cache(64), granularity, sys._getframe().f_code, "sample 0")
+    with _compat.set_current_trace(recorder):
+        yield recorder
+    recorder.invalidate()
+
+
+def inputs(recorder: Recorder, *arrays: Any, shared: bool = False) -> list[Value]:
+    """An input of the sample for each array."""
+    recorder.input_avals += [_compat.make_aval(np.shape(a), jnp.asarray(a).dtype) for a in arrays]
+    first = len(recorder.input_avals) - len(arrays)
+    avals = recorder.input_avals[first:]
+    return [recorder.value(aval, InputSource(first + i, shared)) for i, aval in enumerate(avals)]
+
+
+def primitives(recorder: Recorder) -> list[str]:
+    return ["call" if op.cell else "index" if op.index is not None else op.primitive.name for op in recorder.ops]
+
+
+@jitbatch
+def square(x: Any) -> Any:
+    return lax.mul(x, x)
+
+
+@jitbatch
+def product(x: Any, y: Any) -> Any:
+    return lax.mul(x, y)
+
+
+@jitbatch
+def twice(x: Any) -> Any:
+    return square(lax.sin(square(x)))
+
+
+def test_operations_are_recorded_in_order() -> None:
+    with recording() as recorder:
+        (x,) = inputs(recorder, X)
+        y = lax.cos(lax.sin(x))
+    assert primitives(recorder) == ["sin", "cos"]
+    assert y.source is recorder.ops[1]
+    assert recorder.ops[1].inputs[0] is recorder.ops[0].outputs[0]
+    assert (y.shape, y.dtype) == ((2,), jnp.float32)
+
+
+def test_a_call_of_a_decorated_function_is_one_operation() -> None:
+    with recording() as recorder:
+        (x,) = inputs(recorder, X)
+        square(x)
+    assert primitives(recorder) == ["call"]
+    (op,) = recorder.ops
+    assert op.cell is not None
+    assert op.cell.name == "square"
+    assert op.passed == len(op.inputs) == 1
+
+
+def test_without_boundaries_a_call_is_its_body() -> None:
+    for granularity in ("op", "graph"):
+        with recording(granularity) as recorder:
+            twice(*inputs(recorder, X))
+        assert primitives(recorder) == ["mul", "sin", "mul"]
+
+
+def test_a_function_that_calls_others_is_not_an_operation() -> None:
+    with recording() as recorder:
+        twice(*inputs(recorder, X))
+    assert primitives(recorder) == ["call", "sin", "call"]
+    assert recorder.ops[0].scope == recorder.ops[1].scope != 0
+    assert {type(entry) for entry in recorder._signatures} == {Leaf, str}
+    assert COMPOSITE in list(recorder._signatures)
+
+
+def test_a_leaf_runs_once_for_each_signature() -> None:
+    runs = []
+
+    @jitbatch
+    def cell(x: Any, *, scale: Any = 1.0) -> Any:
+        runs.append(x.shape)
+        return x * scale
+
+    with recording() as recorder:
+        x, y, z = inputs(recorder, X, X, jnp.ones(3))
+        for args in ((x,), (y,), (x,), (z,)):
+            cell(*args)
+        assert runs == [(2,), (3,)]
+        cell(x, scale=2.0)
+        cell(x, scale=3.0)
+        assert len(runs) == 3
+        cell(x, scale=2)
+    assert len(runs) == 4
+
+
+def test_equal_arguments_do_not_make_another_cell() -> None:
+    with recording() as recorder:
+        x, y = inputs(recorder, X, X)
+        product(x, x)
+    with recording() as other:
+        x, y = inputs(other, X, X)
+        product(x, y)
+    assert recorder.ops[0].cell == other.ops[0].cell
+    with recording() as recorder:
+        square(*inputs(recorder, X))
+    assert recorder.ops[0].cell != other.ops[0].cell
+
+
+def test_arguments_that_are_returned_are_passed_on() -> None:
+    @jitbatch
+    def swap(x: Any, y: Any) -> Any:
+        return {"y": y, "x": x, "one": 1.0, "none": None}
+
+    with recording() as recorder:
+        x, y = inputs(recorder, X, X)
+        result = swap(x, y)
+    assert result["x"] is x
+    assert result["y"] is y
+    assert (result["one"], result["none"]) == (1.0, None)
+    assert recorder.ops == []
+
+
+def test_unused_arguments_are_no_operands() -> None:
+    @jitbatch
+    def second(x: Any, y: Any, z: Any) -> Any:
+        lax.cos(x)
+        return lax.sin(y)
+
+    with recording() as recorder:
+        x, y, z = inputs(recorder, X, X, X)
+        second(x, y, z)
+    assert recorder.ops[0].inputs == [y]
+
+
+def test_numbers_that_are_passed_are_abstract_in_the_body() -> None:
+    @jitbatch
+    def cell(x: Any, n: Any) -> Any:
+        return x if n > 0 else -x
+
+    with recording() as recorder, pytest.raises(ControlFlowError, match="sample 0"):
+        cell(*inputs(recorder, X), 1)
+
+
+def test_custom_derivatives_stay_whole() -> None:
+    with recording() as recorder:
+        jax.nn.relu(*inputs(recorder, X))
+    assert primitives(recorder) == ["custom_jvp_call"]
+
+
+def test_jits_of_the_user_are_opened_only_for_single_operations() -> None:
+    @jax.jit
+    def users(x: Any) -> Any:
+        return lax.sin(x) + 1.0
+
+    for granularity, names in (("subgraph", ["jit"]), ("op", ["sin", "add"])):
+        with recording(granularity) as recorder:
+            users(*inputs(recorder, X))
+        assert primitives(recorder) == names
+
+
+def test_transformations_inside_a_sample_call_the_plain_function() -> None:
+    with recording() as recorder:
+        (x,) = inputs(recorder, X)
+        jax.vmap(square)(x)
+        jax.jit(square)(x)
+        lax.map(square, x)
+    assert "call" not in primitives(recorder)
+
+
+def test_indexing_is_an_operation_of_its_own() -> None:
+    with recording() as recorder:
+        (xs,) = inputs(recorder, np.ones((5, 2), np.float32))
+        row = xs[1:][::2][-1]
+    assert primitives(recorder) == ["index"] * 3
+    assert row.source.index == 3
+    assert row.source.inputs == [xs]
+
+
+def test_shared_arguments_that_change_are_noticed() -> None:
+    @jitbatch
+    def cell(params: Any, x: Any) -> Any:
+        return params["w"] * x
+
+    with recording() as recorder:
+        (w,) = inputs(recorder, X, shared=True)
+        (x,) = inputs(recorder, X)
+        params = {"w": w}
+        cell(params, x)
+        recorder.check_unchanged()
+        params["w"] = lax.sin(w)
+        with pytest.raises(MutationError, match="shared argument of type dict was changed in place while sample 0"):
+            recorder.check_unchanged()
+
+
+def test_a_shared_argument_that_is_changed_in_a_subgraph_is_noticed() -> None:
+    @jitbatch
+    def cell(params: dict[str, Any], x: Any) -> Any:
+        params["count"] = params["count"] + 1
+        return params["w"] * x
+
+    @jitbatch
+    def fun(params: dict[str, Any], x: Any) -> Any:
+        return cell(params, x)
+
+    with pytest.raises(MutationError, match="type dict was changed in place"):
+        fun.batch({"w": X, "count": 0}, [X])
+
+
+@pytest.mark.parametrize("result", ["text", object(), print], ids=["text", "object", "function"])
+def test_a_subgraph_returns_arrays(result: Any) -> None:
+    @jitbatch
+    def cell(x: Any) -> Any:
+        return {"ok": x, "bad": [x, result]}
+
+    with recording() as recorder, pytest.raises(OutputError, match=r"cell.* at result\['bad'\]\[1\]"):
+        cell(*inputs(recorder, X))
+
+
+def test_a_value_cannot_be_used_after_its_recording() -> None:
+    kept: list[Any] = []
+
+    def leak(_: Any, x: Any) -> Any:
+        kept.append(x)
+        return x
+
+    jitbatch(leak).batch(None, [X])
+    with pytest.raises(Exception, match=r"(?i)leak|tracer|recorded|no longer"):
+        kept[0] + 1
+    with pytest.raises(Exception, match=r"(?i)leak|tracer|recorded|no longer"):
+        kept[0][0]
+
+
+def test_leaking_into_a_later_sample_is_refused() -> None:
+    kept: list[Any] = []
+
+    def leak(_: Any, x: Any) -> Any:
+        kept.append(x)
+        return kept[0] + x
+
+    with pytest.raises(Exception, match=r"(?i)leak|tracer|recorded|no longer"):
+        jitbatch(leak, out="list").batch(None, [X, jnp.ones(3), X])
+
+
+def test_operations_know_what_they_are() -> None:
+    make: Callable[..., Op] = Op
+    op = make([], 0)
+    assert (op.primitive, op.cell, op.index, op.is_users_jit) == (None, None, None, False)

@@ -1,0 +1,174 @@
+"""Sites: which frames belong to the user, which functions call themselves, and which places are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jitbatch
+from jitbatch import _context, _record
+from jitbatch._sites import Site, SiteRecorder, calls_itself, is_comprehension, is_library
+
+
+def by_name(n: int) -> int:
+    return by_name(n - 1) if n else 0
+
+
+def in_a_comprehension(tree: Any) -> Any:
+    return [in_a_comprehension(child) for child in tree]
+
+
+def in_a_lambda(tree: Any) -> Any:
+    return list(map(lambda child: in_a_lambda(child), tree))  # noqa: C417
+
+
+def not_at_all(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+def sin(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+class Model:
+    def through_self(self, tree: Any) -> Any:
+        return [self.through_self(child) for child in tree] if tree else 0
+
+    def through_this(this, tree: Any) -> Any:
+        return this.through_this(tree[0]) if tree else 0
+
+    def softmax(self, x: Any) -> Any:
+        return jax.nn.softmax(x)
+
+    def forward(self, part: Any, x: Any) -> Any:
+        return part.forward(x)
+
+
+def closure() -> Callable[..., Any]:
+    def inner(tree: Any) -> Any:
+        return inner(tree[0]) if tree else 0
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("fun", "recursive"),
+    [
+        (by_name, True),
+        (in_a_comprehension, True),
+        (in_a_lambda, True),
+        (closure(), True),
+        (Model.through_self, True),
+        (Model.through_this, True),
+        (not_at_all, False),
+        (sin, False),
+        (Model.softmax, False),
+        (Model.forward, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_functions_that_call_themselves_are_seen_from_their_code(fun: Any, recursive: bool) -> None:
+    assert calls_itself(fun.__code__) is recursive
+
+
+def test_frames_of_libraries_are_not_the_users() -> None:
+    assert is_library(jnp.sin.__wrapped__.__code__)
+    assert is_library(np.linalg.norm.__wrapped__.__code__)
+    assert is_library(_record.describe_function.__code__)
+    assert not is_library(by_name.__code__)
+    assert not is_library(os.path.join.__code__)
+
+
+def test_a_users_module_beside_the_package_is_not_the_package() -> None:
+    folder = os.path.dirname(_record.__file__)
+    code = compile("x = 1", os.path.join(os.path.dirname(folder), "_record.py"), "exec")
+    assert not is_library(code)
+
+
+def test_comprehensions_are_no_functions() -> None:
+    codes = [const for const in in_a_comprehension.__code__.co_consts if isinstance(const, CodeType)]
+    assert all(is_comprehension(code) for code in codes)
+    assert not is_comprehension(by_name.__code__)
+
+
+def sites(body: Callable[[Callable[[], Site]], Any]) -> list[Site]:
+    """The sites of the calls that `body` makes of its argument."""
+    found: list[Site] = []
+    recorder = SiteRecorder(sites.__code__)
+
+    def here() -> Site:
+        found.append(recorder.here())
+        return found[-1]
+
+    body(here)
+    return found
+
+
+def places(site: Site) -> list[str]:
+    return [frame.f_code.co_name for frame, _ in site.chain]
+
+
+def test_a_chain_goes_from_the_operation_to_the_samples_function() -> None:
+    def helper(op: Any) -> None:
+        op()
+
+    def sample(op: Any) -> None:
+        op()
+        helper(op)
+
+    direct, helped = sites(sample)
+    assert places(direct) == ["here", "sample"]
+    assert places(helped) == ["here", "helper", "sample"]
+    assert direct.where.startswith(__file__)
+
+
+def test_a_chain_ends_at_the_innermost_activation_of_a_recursive_function() -> None:
+    def recurse(op: Any, n: int) -> None:
+        op()
+        if n:
+            recurse(op, n - 1)
+
+    outer, inner = sites(lambda op: recurse(op, 1))
+    assert places(outer) == places(inner) == ["here", "recurse"]
+    assert outer.chain[-1][0] is not inner.chain[-1][0]
+
+
+def test_turns_of_a_loop_are_one_place_and_lines_are_not() -> None:
+    def sample(op: Any) -> None:
+        for _ in range(2):
+            op()
+        op()
+
+    first, second, after = ([at for _, at in site.chain] for site in sites(sample))
+    assert first == second != after
+
+
+def test_operations_inside_one_call_of_a_library_are_numbered() -> None:
+    @jitbatch.jitbatch(granularity="op")
+    def sample(_: Any, x: Any) -> Any:
+        for _turn in range(2):
+            x = jax.nn.logsumexp(x) * x
+        return x
+
+    noted: list[Site] = []
+    build = _context.build_graph
+
+    def noting(recorder: Any, *args: Any) -> Any:
+        noted.extend(op.site for op in recorder.ops)
+        return build(recorder, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_context, "build_graph", noting)
+        sample.plan(None, [jnp.ones(3)])
+    found = [(site.chain[0][1], site.ordinal) for site in noted]
+    half = len(found) // 2
+    assert half > 3
+    assert found[:half] == found[half:]
+    assert len(set(found[:half])) == half
