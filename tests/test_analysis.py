@@ -87,7 +87,7 @@ def test_outputs_of_equal_bodies_are_united() -> None:
 
         return recurse(len(xs) - 1)[0]
 
-    graphs, leaves = graphs_of(pair, [vectors(1, 2, 3)])
+    graphs, leaves = graphs_of(pair, [vectors(1, 2, 3, 4)])
     analysis = analyse(graphs, leaves, dedupe=True)
     tables = graphs[0].tables
     present = np.unique(analysis.batch.kind)
