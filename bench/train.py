@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from jitbatch import jitbatch
+from jitbatch import Plan, jitbatch
 
 # --- The data: an expression is a digit, or a tuple of an operator's token and two to four expressions
 
@@ -120,9 +120,9 @@ class TreeLSTM(nnx.Module):
 cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
 
-def batch_loss(model: TreeLSTM, expressions: list[Expression], values: np.ndarray) -> Array:
-    """The mean loss of a minibatch: `.batch` is all it takes."""
-    return cross_entropy(model.logits.batch(expressions), values).mean()
+def batch_loss(model: TreeLSTM, plan: Plan, values: np.ndarray) -> Array:
+    """The mean loss of a minibatch: `.batch` is all it takes. The plan stands for the expressions it was made for."""
+    return cross_entropy(model.logits.batch(plan), values).mean()
 
 
 def sample_loss(model: TreeLSTM, expression: Expression, value: int) -> Array:
@@ -134,8 +134,16 @@ def sample_loss(model: TreeLSTM, expression: Expression, value: int) -> Array:
 
 
 @nnx.jit
-def update(model: nnx.Module, optimizer: nnx.Optimizer, grads: Any) -> None:
+def update(model: TreeLSTM, optimizer: nnx.Optimizer, plan: Plan, values: np.ndarray) -> Array:
+    """One program for forward, backward and update, compiled once for all shapes of expressions."""
+    loss, grads = jax.value_and_grad(batch_loss)(model, plan, values)
     optimizer.update(model, grads)
+    return loss
+
+
+@nnx.jit
+def predict(model: TreeLSTM, plan: Plan) -> Array:
+    return model.logits.batch(plan).argmax(axis=-1)
 
 
 def train(model: TreeLSTM, train_data: Data, dev_data: Data, args: argparse.Namespace) -> None:
@@ -144,16 +152,16 @@ def train(model: TreeLSTM, train_data: Data, dev_data: Data, args: argparse.Name
     steps = args.epochs * math.ceil(count / args.batch_size)
     optimizer = nnx.Optimizer(model, optax.adam(optax.cosine_decay_schedule(5e-3, steps)), wrt=nnx.Param)
 
-    print("The first epochs compile a kernel for each new step width, and are slow.")
+    print("The first steps compile, and compile again while minibatches become larger.")
     print("epoch   loss   samples/s   dev accuracy   elapsed")
     begin = time.perf_counter()
+    plan = None
     for epoch in range(1, args.epochs + 1):
         epoch_begin = time.perf_counter()
         total = 0.0
         for expressions, values in minibatches(train_data, args.batch_size, rng.permutation(count)):
-            loss, grads = jax.value_and_grad(batch_loss)(model, expressions, values)
-            update(model, optimizer, grads)
-            total += float(loss) * len(values)
+            plan = model.logits.plan(expressions, like=plan)  # at least as large, so that the program fits
+            total += float(update(model, optimizer, plan, values)) * len(values)
         speed = count / (time.perf_counter() - epoch_begin)
         right = accuracy(model, dev_data, args.batch_size)
         elapsed = time.perf_counter() - begin
@@ -161,9 +169,10 @@ def train(model: TreeLSTM, train_data: Data, dev_data: Data, args: argparse.Name
 
 
 def accuracy(model: TreeLSTM, data: Data, batch_size: int) -> float:
-    right = 0
+    right, plan = 0, None
     for expressions, values in minibatches(data, batch_size, np.arange(len(data[1]))):
-        right += int((np.argmax(model.logits.batch(expressions), axis=-1) == values).sum())
+        plan = model.logits.plan(expressions, like=plan)
+        right += int((np.asarray(predict(model, plan)) == values).sum())
     return right / len(data[1])
 
 
@@ -181,14 +190,14 @@ def bag_of_symbols_accuracy(train_data: Data, test_data: Data, seed: int, hidden
     optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
     inputs, values = symbol_counts(train_data), train_data[1]
 
-    @jax.jit
-    def gradients(model: nnx.Sequential, x: Array, y: Array) -> nnx.Sequential:
-        return jax.grad(lambda model: cross_entropy(model(x), y).mean())(model)
+    @nnx.jit
+    def fit(model: nnx.Sequential, optimizer: nnx.Optimizer, x: np.ndarray, y: np.ndarray) -> None:
+        optimizer.update(model, jax.grad(lambda model: cross_entropy(model(x), y).mean())(model))
 
     rng = np.random.default_rng(seed)
     for _ in range(3000):
         chosen = rng.integers(len(values), size=256)
-        update(model, optimizer, gradients(model, inputs[chosen], values[chosen]))
+        fit(model, optimizer, inputs[chosen], values[chosen])
     return float(np.mean(np.argmax(model(symbol_counts(test_data)), axis=-1) == test_data[1]))
 
 
@@ -196,7 +205,7 @@ def bag_of_symbols_accuracy(train_data: Data, test_data: Data, seed: int, hidden
 
 
 def seconds_per_sample(model: TreeLSTM, data: Data, in_loop: int = 16, repeats: int = 5) -> tuple[float, float]:
-    """Median time for loss and gradients: of a few samples one by one, and of their whole minibatch with `.batch`."""
+    """Median time for loss and gradients: of a few samples one by one, and of the minibatch, planning included."""
     expressions, values = data
     in_loop = min(in_loop, len(values))
     value_and_grad = jax.value_and_grad(sample_loss)
@@ -204,8 +213,10 @@ def seconds_per_sample(model: TreeLSTM, data: Data, in_loop: int = 16, repeats: 
     def loop() -> Any:
         return [value_and_grad(model, expressions[i], values[i]) for i in range(in_loop)]
 
+    batch_value_and_grad = jax.jit(jax.value_and_grad(batch_loss))
+
     def batch() -> Any:
-        return jax.value_and_grad(batch_loss)(model, expressions, values)
+        return batch_value_and_grad(model, model.logits.plan(expressions), values)
 
     loop_times, batch_times = [], []
     for _ in range(1 + repeats):

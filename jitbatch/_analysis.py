@@ -3,7 +3,7 @@
 Everything here works on whole arrays; loops run over kinds and types, never over nodes.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,12 +104,23 @@ class Analysis:
         return rows
 
 
-def analyse(graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], dedupe: bool) -> Analysis:
-    """Analyse a batch of at least one sample, given the graph and the array leaves of each."""
+def analyse(
+    graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], dedupe: bool,
+    kinds: Iterable[int] = (), shared: Iterable[int] = (),
+) -> Analysis:  # fmt: skip
+    """Analyse a batch of at least one sample.
+
+    Args:
+        graphs: one for each sample.
+        leaves: the array leaves of each sample.
+        dedupe: whether equal calls are merged.
+        kinds: further kinds that are to have types.
+        shared: further shared values that are to be rows.
+    """
     tables = graphs[0].tables
     batch = concatenate(graphs)
-    types = find_types(np.unique(batch.kind), tables)
-    shared_rows, shared_position = _shared_rows(batch, types, tables)
+    types = find_types(np.union1d(batch.kind, np.array(list(kinds), np.int64)), tables)
+    shared_rows, shared_position = _shared_rows(batch, types, tables, shared)
     packed = pack_inputs(graphs, leaves, batch, tables, dedupe)
 
     value_row = np.full(len(batch.value_class), -1, np.int64)
@@ -173,9 +184,11 @@ def find_types(present: np.ndarray, tables: Tables) -> Types:
     return Types(kinds, of_kind, outputs)
 
 
-def _shared_rows(batch: Batch, types: Types, tables: Tables) -> tuple[list[tuple[int, ...]], np.ndarray]:
+def _shared_rows(
+    batch: Batch, types: Types, tables: Tables, further: Iterable[int]
+) -> tuple[list[tuple[int, ...]], np.ndarray]:
     """For each class the shared values that are needed as rows, and the row of each shared value."""
-    needed = set(np.unique(batch.shared_numbers).tolist())
+    needed = {*np.unique(batch.shared_numbers).tolist(), *further}
     for number in types.outputs:
         merged = types.kinds[types.of_kind[number]].binding
         own_binding = tables.kinds[number].binding

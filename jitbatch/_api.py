@@ -4,18 +4,20 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
 
-from jitbatch import _compat, _context, _dispatch
+from jitbatch import _compat, _context
 from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_apart
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
+from jitbatch._execute import execute
 from jitbatch._plan import Options, Plan, make_plan
 from jitbatch._record import Recorder, describe_function
 from jitbatch._schedule import POLICIES
@@ -24,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
-EXECUTORS = ("auto", "dispatch")
+EXECUTORS = ("auto", "fused", "dispatch")
 OUTPUTS = ("stack", "list")
 
 _ADVICE = (
@@ -42,7 +44,7 @@ class Batched(Generic[P, R]):
         self.__wrapped__ = fun
         self._in_axes = in_axes
         self._granularity = "subgraph" if granularity == "auto" else granularity
-        self._options = Options(policy=policy, dedupe=dedupe, out=out)
+        self._options = Options(policy, executor, dedupe, out)
         self._is_method = False
         self._contexts = Cache(16)
         functools.update_wrapper(self, fun)
@@ -96,25 +98,27 @@ class Batched(Generic[P, R]):
         if plan is not None:
             shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
             self._check_plan(plan, shared)
-            return _dispatch.run(plan, shared.leaves)
+            return execute(plan, shared.leaves)
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)
         samples = samples_of(arguments.mapped)
         if not samples:
             return self._empty(arguments, shared)
         try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared))
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "dispatch")
         except ClosesOverTracer:
             context = Context(self.__wrapped__, self._granularity, may_close_over_tracers=True)
-            plan = self._plan(arguments, shared, samples, context)
-        return _dispatch.run(plan, shared.leaves)
+            plan = self._plan(arguments, shared, samples, context, "dispatch")
+        return execute(plan, shared.leaves)
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, like: Plan | None = None, **kwargs: Any) -> Plan:
         """The analysis of a batch without running it.
 
         Args:
             *args, **kwargs: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
                 `jax.ShapeDtypeStruct`s do.
+            like: an earlier plan. The new one has at least its sizes and types, so that a program that is compiled for
+                the larger of the two serves both.
 
         Returns:
             A `Plan`, for `batch(shared, plan)`. Its inputs are constants.
@@ -125,7 +129,7 @@ class Batched(Generic[P, R]):
         ... def scaled(scale, xs):
         ...     return scale * sum(xs)
         >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
-        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps, mean width 2.0, 0% padding)
+        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps, mean width 2.0, 0% padding, fused)
         """
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)
@@ -133,7 +137,7 @@ class Batched(Generic[P, R]):
         if not samples:
             raise PlanError("there are no samples to plan")
         try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared))
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like)
         except ClosesOverTracer:
             raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
         if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
@@ -175,12 +179,17 @@ class Batched(Generic[P, R]):
             return self._context(arguments, shared)
         return context
 
-    def _plan(self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context) -> Plan:
+    def _plan(
+        self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
+        like: Plan | None = None,
+    ) -> Plan:  # fmt: skip
+        """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
         names = [part.name for part in arguments.mapped]
         structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
         graphs = [context.graph(one, index, shared, arguments) for index, one in enumerate(structures)]
         leaves = [one.leaves for one in structures]
-        plan = make_plan(self, shared.key, graphs, leaves, self._options, verify=_context.verify)
+        options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
+        plan = make_plan(self, shared.key, graphs, leaves, options, like, verify=_context.verify)
         if self._options.out == "stack":
             context.known_output = graphs[0].out_tree, graphs[0].out_classes
         return plan
@@ -273,7 +282,9 @@ def jitbatch(
             operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"`.
         policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, or `"auto"`,
             whichever of them needs fewer steps.
-        executor: `"dispatch"` runs one compiled call a step; `"auto"` is `"dispatch"`.
+        executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
+            `"dispatch"` runs one compiled call a step, and serves forward-mode differentiation and effects. `"auto"` is
+            `"fused"` for plans and `"dispatch"` for `.batch` on samples.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them.
 

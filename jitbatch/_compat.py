@@ -81,6 +81,12 @@ def make_equation(
     return jex.new_jaxpr_eqn(list(inputs), list(outputs), primitive, params, effects)
 
 
+def evaluate(equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of an equation. jax 0.10: `get_bind_params` gives everything that `bind` takes by name."""
+    outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
 def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequence[Any], name: str) -> ClosedJaxpr:
     """A closed jaxpr without constants. jax 0.10 wants a `DebugInfo` with one name for each input and output."""
     effects = frozenset().union(*(eqn.effects for eqn in equations)) if equations else jex.no_effects

@@ -4,138 +4,151 @@ A step gathers its operands from the arenas, runs its cell on all rows at once, 
 contiguous rows. Everything is plain JAX, so it works eagerly and under jit, grad, vmap, jvp, jacfwd, hessian and
 checkpoint. Padding rows repeat a real row: their results are overwritten or never read, so their cotangents are zero,
 and the derivatives they are multiplied with are those of a real row.
+
+An arena begins with the shared values that are needed as rows, then come the inputs, then the results of the steps.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jitbatch import _compat
+from jitbatch._analysis import Analysis
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
-from jitbatch._graph import ROW, SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
-from jitbatch._plan import Plan
+from jitbatch._errors import VerifyError
+from jitbatch._graph import ROW, Kind, ValueClass
+from jitbatch._loop import gather
+from jitbatch._lowering import ArenaShape, Lowered, round_up
+from jitbatch._schedule import Policy
 
 _kernels = Cache(2048)
-_shared_programs = Cache(512)
 
 
-def run(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
-    """The outputs of a planned batch."""
-    static = plan.static
-    tables = static.tables
-    needed = {number for arena in static.arenas for number in arena.shared}
-    needed.update(bound for step in static.steps for bound in step.kind.binding if bound != ROW)
-    shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
+@dataclass(frozen=True)
+class StepShape:
+    """The static part of a step: the kind of its nodes and how many rows it computes, padding included."""
 
-    arenas: dict[int, Any] = {}
-    for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
-        value_class = tables.classes[arena.value_class]
-        rows = tuple(shared[number] for number in arena.shared)
-        arenas[arena.value_class] = _new_arena(value_class, arena.capacity, rows, inputs)
-    owned = not any(_compat.is_tracer(a) for a in (*arenas.values(), *shared.values()))
-
-    for step, operands, starts in zip(static.steps, plan.operands, plan.starts, strict=True):
-        kernel = step_kernel(step.kind.cell, tuple(bound == ROW for bound in step.kind.binding), owned)
-        read_classes = [tables.class_of(aval) for aval in kernel.reads]
-        write_classes = [tables.class_of(aval) for aval in kernel.writes]
-        bound = tuple(shared[number] for number in step.kind.binding if number != ROW)
-        written = tuple(arenas[c] for c in write_classes)
-        results = kernel(written, tuple(arenas[c] for c in read_classes), operands, starts, bound)
-        arenas.update(zip(write_classes, results, strict=True))
-
-    final = [arenas[arena.value_class] for arena in static.arenas]
-    if static.out == "stack":
-        return static.out_trees[0].unflatten(
-            [_take(final[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
-        )
-    return _as_list(plan, final)
+    kind: Kind
+    width: int
 
 
-def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:
-    static = plan.static
-    wanted: list[list[Any]] = [[] for _ in arenas]
-    for places, rows in zip(static.out_arenas, plan.out_rows, strict=True):
-        for arena, row in zip(places, rows, strict=True):
-            wanted[arena].append(row)
-    taken = [
-        iter(_take(arena, jnp.stack(rows))) if rows else iter(()) for arena, rows in zip(arenas, wanted, strict=True)
-    ]
-    return [
-        tree.unflatten([next(taken[arena]) for arena in places])
-        for tree, places in zip(static.out_trees, static.out_arenas, strict=True)
-    ]
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class StepTables:
+    """The dynamic part of the steps.
+
+    Attributes:
+        operands: for each step int32 [operands that are rows, width].
+        starts: for each step int32 [outputs]; where the rows of each output begin in its arena.
+        counts: int32 [steps]; how many of each step's rows are not padding.
+    """
+
+    operands: tuple[Any, ...]
+    starts: tuple[Any, ...]
+    counts: Any
 
 
-def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:
-    """The shared values with these numbers; those that are computed, in one jitted program."""
-    values: dict[int, Any] = {}
-    computed = []
-    for number in numbers:
-        entry = tables.shared[number]
-        if isinstance(entry, SharedResult):
-            computed.append(number)
-        else:
-            values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else entry.value
-    if computed:
-        key = (tables, tuple(computed))
-        program, arrays = _shared_programs.get_or_make(key, lambda: _shared_program(tables, computed))
-        values.update(zip(computed, program(list(leaves), arrays), strict=True))
-    return values
+@dataclass(frozen=True)
+class DispatchProgram:
+    """Steps, one after the other. `arenas` are the value classes of the arenas."""
+
+    steps: tuple[StepShape, ...]
+    arenas: tuple[ValueClass, ...]
+
+    @property
+    def shared(self) -> set[int]:
+        return {bound for step in self.steps for bound in step.kind.binding if bound != ROW}
+
+    def run(self, tables: StepTables, arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        by_class = dict(zip(self.arenas, arenas, strict=True))
+        owned = not any(_compat.is_tracer(a) for a in (*arenas, *shared.values()))
+        for step, operands, starts in zip(self.steps, tables.operands, tables.starts, strict=True):
+            kernel = step_kernel(step.kind.cell, tuple(bound == ROW for bound in step.kind.binding), owned)
+            written = tuple(by_class[c] for c in kernel.writes)
+            read = tuple(by_class[c] for c in kernel.reads)
+            bound = tuple(shared[number] for number in step.kind.binding if number != ROW)
+            by_class.update(zip(kernel.writes, kernel(written, read, operands, starts, bound), strict=True))
+        return [by_class[c] for c in self.arenas]
+
+    def describe(self, tables: StepTables) -> list[str]:
+        lines = []
+        for number, (step, starts) in enumerate(zip(self.steps, tables.starts, strict=True)):
+            at = ", ".join(str(int(start)) for start in starts) if isinstance(starts, np.ndarray) else "?"
+            lines.append(f"  step {number}: {step.kind.cell.name} x{step.width} -> rows {at}")
+        return lines
 
 
-def _shared_program(tables: Tables, computed: Sequence[int]) -> tuple[Callable[..., Any], list[Any]]:
-    arrays: dict[int, Any] = {}
+def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
+    """Steps by a policy; each step's results in contiguous rows, in the order of the nodes in the batch."""
+    tables, problem = analysis.tables, analysis.problem
+    step_of = policy(problem)
+    if verify:
+        problem.verify(step_of)
+    value_row = analysis.value_row.copy()
+    next_row = analysis.first_free_row
+    capacity = next_row.copy()
+    order = np.argsort(step_of, kind="stable")
+    steps: list[StepShape] = []
+    members: list[np.ndarray] = []
+    starts: list[np.ndarray] = []
+    for begin, end in itertools.pairwise(np.searchsorted(step_of[order], np.arange(step_of.max(initial=-1) + 2))):
+        nodes = analysis.nodes[order[begin:end]]
+        kind = analysis.types.kinds[problem.type[order[begin]]]
+        # Padding would repeat effects.
+        width = len(nodes) if kind.cell.has_effects else round_up(len(nodes))
+        out_starts = []
+        for out_class in map(tables.class_of, kind.cell.out_avals):
+            out_starts.append(next_row[out_class])
+            capacity[out_class] = max(capacity[out_class], next_row[out_class] + width)
+            next_row[out_class] += len(nodes)
+        analysis.place(value_row, nodes, [start + np.arange(len(nodes)) for start in out_starts])
+        steps.append(StepShape(kind, width))
+        members.append(nodes)
+        starts.append(np.array(out_starts, np.int32))
+    analysis.place_merged(value_row)
+    operands = tuple(
+        _padded(analysis.operand_rows(step.kind, nodes, value_row), step.width)
+        for step, nodes in zip(steps, members, strict=True)
+    )
+    arenas = tuple(_arena(int(c), analysis, int(capacity[c])) for c in np.flatnonzero(capacity))
+    program = DispatchProgram(tuple(steps), tuple(tables.classes[arena.value_class] for arena in arenas))
+    counts = np.array([len(nodes) for nodes in members], np.int32)
+    padded_rows = sum(step.width for step in steps)
+    return Lowered(program, StepTables(operands, tuple(starts), counts), arenas, value_row, len(steps), padded_rows)
 
-    def collect(number: int) -> None:
-        entry = tables.shared[number]
-        if isinstance(entry, SharedArray):
-            arrays[number] = entry.value
-        elif isinstance(entry, SharedResult):
-            for operand in entry.operands:
-                collect(operand)
 
-    for number in computed:
-        collect(number)
-    places = {number: place for place, number in enumerate(arrays)}
+def _padded(rows: np.ndarray, width: int) -> np.ndarray:
+    """Padding repeats the last node, whose values and derivatives are real ones."""
+    padding = np.repeat(rows[:, -1:], width - rows.shape[1], axis=1)
+    return np.concatenate([rows, padding], axis=1).astype(np.int32)
 
-    def jitbatch_shared(leaves: list[Any], constants: list[Any]) -> list[Any]:
-        done: dict[Any, Any] = {}
 
-        def value(number: int) -> Any:
-            entry = tables.shared[number]
-            if isinstance(entry, SharedLeaf):
-                return leaves[entry.index]
-            if isinstance(entry, SharedArray):
-                return constants[places[number]]
-            call = (entry.cell, entry.operands)
-            if call not in done:
-                done[call] = entry.cell(*map(value, entry.operands))
-            return done[call][entry.output]
-
-        return [value(number) for number in computed]
-
-    return jax.jit(jitbatch_shared), list(arrays.values())
+def _arena(value_class: int, analysis: Analysis, rows: int) -> ArenaShape:
+    shared = analysis.shared_rows[value_class]
+    count = int(analysis.packed.counts[value_class])
+    inputs = round_up(count) if count else 0
+    return ArenaShape(value_class, shared, inputs, round_up(max(rows, len(shared) + inputs)))
 
 
 class StepKernel:
     """A cell over the rows of a step, compiled for each combination of sizes.
 
     Attributes:
-        reads, writes: the avals whose arenas it reads and writes, each once.
+        reads, writes: the value classes whose arenas it reads and writes, each once.
     """
 
     def __init__(self, cell: Cell, is_row: tuple[bool, ...], owned: bool):
-        row_avals = [aval for aval, row in zip(cell.in_avals, is_row, strict=True) if row]
-        in_classes = [_class(aval) for aval in row_avals]
+        in_classes = [_class(aval) for aval, row in zip(cell.in_avals, is_row, strict=True) if row]
         out_classes = [_class(aval) for aval in cell.out_avals]
-        self.writes = list({_class(aval): aval for aval in cell.out_avals}.values())
-        self.reads = list({c: a for c, a in zip(in_classes, row_avals, strict=True) if c not in out_classes}.values())
-        write_place = {_class(aval): place for place, aval in enumerate(self.writes)}
-        read_place = {_class(aval): place for place, aval in enumerate(self.reads)}
+        self.writes = list(dict.fromkeys(out_classes))
+        self.reads = [c for c in dict.fromkeys(in_classes) if c not in out_classes]
+        write_place = {c: place for place, c in enumerate(self.writes)}
+        read_place = {c: place for place, c in enumerate(self.reads)}
 
         def kernel(
             written: tuple[Any, ...], read: tuple[Any, ...], operands: Any, starts: Any, bound: tuple[Any, ...]
@@ -144,7 +157,7 @@ class StepKernel:
                 place = write_place.get(value_class)
                 return written[place] if place is not None else read[read_place[value_class]]
 
-            rows = iter([_gather(arena(c), index) for c, index in zip(in_classes, operands, strict=True)])
+            rows = iter([gather(arena(c), index) for c, index in zip(in_classes, operands, strict=True)])
             shared = iter(bound)
             arguments = [next(rows) if row else next(shared) for row in is_row]
             mapped = jax.vmap(cell, in_axes=tuple(0 if row else None for row in is_row), axis_size=operands.shape[1])
@@ -171,26 +184,41 @@ def _class(aval: Any) -> ValueClass:
     return ValueClass(tuple(aval.shape), aval.dtype)
 
 
-def _gather(arena: Any, rows: Any) -> Any:
-    return arena.at[rows].get(mode="promise_in_bounds")
+def verify_plan(plan: Any) -> None:
+    """Check that every row is written before it is read, and that padding is never read."""
 
+    def check(holds: Any, law: str) -> None:
+        if not holds:
+            raise VerifyError(f"plan: {law}")
 
-@jax.jit
-def _take(arena: Any, rows: Any) -> Any:
-    return _gather(arena, rows)
+    static, tables = plan.static, plan.static.tables
+    written = {arena.value_class: np.zeros(arena.capacity, bool) for arena in static.arenas}
 
+    def check_read(value_class: int, rows: np.ndarray, what: str) -> None:
+        arena = written[value_class]
+        check(np.all((rows >= 0) & (rows < len(arena))), f"{what} are rows of the arena")
+        check(arena[rows].all(), f"{what} are written before, and are not padding")
 
-def _new_arena(value_class: ValueClass, capacity: int, shared: tuple[Any, ...], inputs: Any) -> Any:
-    return _fill_arena(shared, inputs, value_class=value_class, capacity=capacity)
-
-
-@jax.jit(static_argnames=("value_class", "capacity"))
-def _fill_arena(shared: tuple[Any, ...], inputs: Any, *, value_class: ValueClass, capacity: int) -> Any:
-    arena = jnp.zeros((capacity, *value_class.shape), value_class.dtype)
-    rest = [0] * len(value_class.shape)
-    if shared:
-        rows = jnp.stack([jnp.asarray(value, value_class.dtype) for value in shared])
-        arena = lax.dynamic_update_slice(arena, rows, (0, *rest))
-    if inputs is not None:
-        arena = lax.dynamic_update_slice(arena, inputs, (len(shared), *rest))
-    return arena
+    first_free = {}
+    for arena, rows in zip(static.arenas, plan.inputs, strict=True):
+        check((0 if rows is None else np.shape(rows)[0]) == arena.inputs, "inputs have the size they are padded to")
+        first_free[arena.value_class] = 0
+        written[arena.value_class][: len(arena.shared) + arena.inputs] = True
+    for number, step in enumerate(static.program.steps):
+        operands, starts, count = plan.tables.operands[number], plan.tables.starts[number], plan.tables.counts[number]
+        slots = [slot for slot, bound in enumerate(step.kind.binding) if bound == ROW]
+        check(operands.shape == (len(slots), step.width), f"step {number} has a row for each operand")
+        check(0 < count <= step.width, f"step {number} has rows, and not more than its width")
+        for slot, rows in zip(slots, operands, strict=True):
+            check_read(tables.class_of(step.kind.cell.in_avals[slot]), rows, f"operands of step {number}")
+        for out_class, start in zip(map(tables.class_of, step.kind.cell.out_avals), starts, strict=True):
+            arena = written[out_class]
+            check(start + step.width <= len(arena), f"step {number} writes inside its arenas")
+            check(start >= first_free[out_class], f"step {number} writes over no earlier results")
+            arena[start : start + step.width] = False
+            arena[start : start + count] = True
+            first_free[out_class] = start + count
+    by_output = static.out_arenas if static.out == "list" else static.out_arenas[0]
+    for places, rows in zip(by_output, plan.out_rows, strict=True):
+        for place, row in zip(places, rows, strict=True) if static.out == "list" else [(places, rows)]:
+            check_read(static.arenas[place].value_class, np.asarray(row), "outputs")

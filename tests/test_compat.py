@@ -66,9 +66,9 @@ def test_a_function_is_recorded_for_each_setting() -> None:
     default = twice.plan(w, xs)
     with jax.default_matmul_precision("highest"):
         precise = twice.plan(w, xs)
-    (one,), (other,) = default.static.steps, precise.static.steps
+    (one,), (other,) = default.static.program.blocks, precise.static.program.blocks
     assert one.kind.cell != other.kind.cell
-    assert twice.plan(w, xs).static.steps[0].kind.cell == one.kind.cell
+    assert twice.plan(w, xs).static.program.blocks[0].kind.cell == one.kind.cell
 
 
 def test_x64_is_respected() -> None:

@@ -41,15 +41,16 @@ GRANULARITIES = ("op", "subgraph", "graph", "auto")
 POLICIES = ("depth", "agenda", "auto")
 GRID = ("binary_tree", "bare_tree_lstm", "dag")
 GRADIENTS = {"rtol": 1e-4, "atol": 1e-5}
-DIAGONAL = (("op", "depth"), ("subgraph", "agenda"), ("graph", "depth"))
+DIAGONAL = (("op", "depth", "dispatch"), ("subgraph", "agenda", "fused"), ("graph", "depth", "dispatch"))
 
 
 def cases() -> Iterator[Any]:
-    """The full grid of options on a few workloads; each granularity and each policy on all others."""
+    """The full grid of options on a few workloads; each granularity, policy and executor on all others."""
+    grid = [(granularity, policy, "dispatch") for granularity in GRANULARITIES for policy in POLICIES]
+    grid += [("auto", policy, "fused") for policy in POLICIES]
     for workload in WORKLOADS:
-        full = [(granularity, policy) for granularity in GRANULARITIES for policy in POLICIES]
-        for granularity, policy in full if workload.name in GRID else DIAGONAL:
-            yield pytest.param(workload, granularity, policy, id=f"{workload.name}-{granularity}-{policy}")
+        for options in grid if workload.name in GRID else DIAGONAL:
+            yield pytest.param(workload, *options, id="-".join((workload.name, *options)))
 
 
 @functools.cache
@@ -90,9 +91,9 @@ def test_gradients(name: str) -> None:
     check(workload, grads=gradients(workload.batched.batch, *drawn(workload), workload.float_inputs)[1])
 
 
-@pytest.mark.parametrize(("workload", "granularity", "policy"), list(cases()))
-def test_values_and_gradients_in_one_program(workload: Workload, granularity: Any, policy: Any) -> None:
-    run = jitbatch(workload.fun, granularity=granularity, policy=policy).batch
+@pytest.mark.parametrize(("workload", "granularity", "policy", "executor"), list(cases()))
+def test_values_and_gradients_in_one_program(workload: Workload, granularity: Any, policy: Any, executor: Any) -> None:
+    run = jitbatch(workload.fun, granularity=granularity, policy=policy, executor=executor).batch
     check(workload, *gradients(run, *drawn(workload), workload.float_inputs, transform=jax.jit))
 
 
@@ -278,7 +279,7 @@ def test_dedupe_changes_no_result(name: str) -> None:
     assert_same(got, gradients(with_dedupe.batch, params, samples, workload.float_inputs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("executor", ["auto", "dispatch"])
+@pytest.mark.parametrize("executor", ["auto", "fused", "dispatch"])
 def test_executors(executor: Any) -> None:
     workload = named("binary_tree")
     got = jitbatch(workload.fun, executor=executor).batch(*drawn(workload))

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitbatch import _dispatch, clear_caches, jitbatch
-from jitbatch._dispatch import StepKernel, run, step_kernel
+from jitbatch import _dispatch, _execute, clear_caches, jitbatch
+from jitbatch._dispatch import StepKernel, step_kernel
+from jitbatch._execute import execute
 
 W = np.float32([1.0, 2.0])
 XS = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
@@ -23,7 +24,7 @@ def cell(w: Any, x: Any) -> Any:
 
 def kernels(plan: Any) -> list[StepKernel]:
     made = []
-    for step in plan.static.steps:
+    for step in plan.static.program.steps:
         made.append(step_kernel(step.kind.cell, tuple(bound < 0 for bound in step.kind.binding), True))
     return made
 
@@ -56,7 +57,7 @@ def test_padding_makes_no_nan_in_a_gradient() -> None:
 
 def test_kernels_are_kept_and_have_stable_names() -> None:
     clear_caches()
-    fun = jitbatch(lambda w, x: cell(w, x))
+    fun = jitbatch(lambda w, x: cell(w, x), executor="dispatch")
     plan = fun.plan(W, list(XS))
     (kernel,) = kernels(plan)
     assert kernels(fun.plan(W, list(XS[:2]))) == [kernel]
@@ -67,7 +68,7 @@ def test_kernels_are_kept_and_have_stable_names() -> None:
 
 def test_a_kernel_is_called_what_its_cell_is() -> None:
     clear_caches()
-    fun = jitbatch(lambda w, x: jnp.cos(w * x) * 3.25)
+    fun = jitbatch(lambda w, x: jnp.cos(w * x) * 3.25, executor="dispatch")
     (kernel,) = kernels(fun.plan(W, list(XS)))
     assert kernel._call.__name__.isidentifier()
     assert "lambda" in kernel._call.__name__
@@ -106,7 +107,7 @@ def test_shared_values_are_computed_once() -> None:
 
 def test_plans_run_on_leaves_alone() -> None:
     plan = cell.plan(W, list(XS))
-    np.testing.assert_array_equal(run(plan, [W])["y"], cell.batch(W, list(XS))["y"])
+    np.testing.assert_array_equal(execute(plan, [W])["y"], cell.batch(W, list(XS))["y"])
 
 
 def test_lists_are_in_the_order_of_the_samples() -> None:
@@ -131,6 +132,6 @@ def test_kernels_are_cleared_with_the_other_caches() -> None:
     clear_caches()
     jitbatch(lambda w, x: (w + 1.0) * x * 7.125).batch(W, list(XS))
     assert _dispatch._kernels.info().currsize == 1
-    assert _dispatch._shared_programs.info().currsize == 1
+    assert _execute._shared_programs.info().currsize == 1
     clear_caches()
-    assert _dispatch._kernels.info().currsize == _dispatch._shared_programs.info().currsize == 0
+    assert _dispatch._kernels.info().currsize == _execute._shared_programs.info().currsize == 0

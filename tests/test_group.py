@@ -21,7 +21,7 @@ W = {"embed": jnp.ones((5, H)), "compose": jnp.ones((2 * H, 5 * H)), "out": jnp.
 
 def types_of(fun: Any, *args: Any) -> list[Any]:
     """The cells of a batch, one for each type of node."""
-    kinds = {step.kind for step in fun.plan(*args).static.steps}
+    kinds = {block.kind for block in fun.plan(*args).static.program.blocks}
     return sorted((kind.cell for kind in kinds), key=lambda cell: cell.digest)
 
 
@@ -90,7 +90,9 @@ def test_a_tree_lstm_is_one_cell_type_for_each_kind_of_node(encoder: str, result
 
 @every_encoder
 def test_nodes_of_a_level_run_together(encoder: str) -> None:
-    summary = tree_lstm(encoder, "state", policy="depth", dedupe=False).plan(W, TREES).static.summary
+    summary = (
+        tree_lstm(encoder, "state", policy="depth", dedupe=False, executor="dispatch").plan(W, TREES).static.summary
+    )
     assert summary.nodes == 14 + 10
     assert (summary.levels, summary.steps) == (4, 4)
 

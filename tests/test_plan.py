@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from jitbatch import Plan, jitbatch
+from jitbatch._dispatch import StepShape, verify_plan
 from jitbatch._errors import PlanError, VerifyError
-from jitbatch._plan import ArenaShape, StepShape, round_up, verify_plan
+from jitbatch._lowering import ArenaShape, round_up
 
 W = np.float32([1.0, 2.0])
 
@@ -23,7 +24,7 @@ def join(w: Any, x: Any, y: Any) -> Any:
     return jnp.tanh(w * x - y)
 
 
-@jitbatch
+@jitbatch(executor="dispatch")
 def encode(w: Any, tree: Any) -> Any:
     return join(w, *(encode(w, child) for child in tree)) if isinstance(tree, tuple) else tree
 
@@ -59,9 +60,9 @@ def test_a_summary_counts() -> None:
     assert (summary.samples, summary.nodes, summary.distinct) == (3, 6, 6)
     assert (summary.levels, summary.types, summary.steps) == (3, 1, 3)
     assert (summary.rows, summary.padded_rows) == (6, 6)
-    assert [step.width for step in plan.static.steps] == [3, 2, 1]
+    assert [step.width for step in plan.static.program.steps] == [3, 2, 1]
     assert repr(plan) == (
-        "Plan(3 samples: 6 nodes, 6 distinct, 3 levels, 1 types -> 3 steps, mean width 2.0, 0% padding)"
+        "Plan(3 samples: 6 nodes, 6 distinct, 3 levels, 1 types -> 3 steps, mean width 2.0, 0% padding, dispatch)"
     )
     assert str(plan).splitlines()[1].startswith("  step 0: ")
     assert "x3 -> rows" in str(plan).splitlines()[1]
@@ -70,7 +71,7 @@ def test_a_summary_counts() -> None:
 def test_equal_calls_are_planned_once() -> None:
     twice = [*trees(), *trees()]
     assert encode.plan(W, twice).static.summary.distinct == 6
-    apart = jitbatch(encode.__wrapped__, dedupe=False)
+    apart = jitbatch(encode.__wrapped__, dedupe=False, executor="dispatch")
     assert apart.plan(W, twice).static.summary.distinct == 12
     np.testing.assert_allclose(encode.batch(W, twice), apart.batch(W, twice), rtol=1e-6)
 
@@ -99,7 +100,7 @@ def test_plans_of_equal_structures_have_equal_static_parts() -> None:
 
 def test_a_permutation_of_samples_has_the_same_steps() -> None:
     forwards, backwards = encode.plan(W, trees()), encode.plan(W, trees()[::-1])
-    assert forwards.static.steps == backwards.static.steps
+    assert forwards.static.program.steps == backwards.static.program.steps
 
 
 # --- A plan is a value
@@ -154,6 +155,14 @@ def with_static(plan: Plan, **changes: Any) -> dict[str, Any]:
     return {"static": replace(plan.static, **changes)}
 
 
+def with_steps(plan: Plan, steps: Any) -> dict[str, Any]:
+    return with_static(plan, program=replace(plan.static.program, steps=steps))
+
+
+def with_tables(plan: Plan, **changes: Any) -> dict[str, Any]:
+    return {"tables": replace(plan.tables, **changes)}
+
+
 BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     "inputs are short": (
         "inputs have the size they are padded to",
@@ -162,21 +171,23 @@ BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     "inputs are missing": ("inputs have the size they are padded to", lambda p: {"inputs": with_first(p.inputs, None)}),
     "an operand is missing": (
         "step 0 has a row for each operand",
-        lambda p: {"operands": with_first(p.operands, p.operands[0][:-1])},
+        lambda p: with_tables(p, operands=with_first(p.tables.operands, p.tables.operands[0][:-1])),
     ),
     "a width is wrong": (
         "step 0 has a row for each operand",
-        lambda p: with_static(p, steps=with_first(p.static.steps, StepShape(p.static.steps[0].kind, 4))),
+        lambda p: with_steps(p, with_first(p.static.program.steps, StepShape(p.static.program.steps[0].kind, 4))),
     ),
     "a row is read too early": (
         "operands of step 0 are written before",
-        lambda p: {"operands": with_first(p.operands, p.operands[0] * 0 + p.static.arenas[0].capacity - 1)},
+        lambda p: with_tables(
+            p, operands=with_first(p.tables.operands, p.tables.operands[0] * 0 + p.static.arenas[0].capacity - 1)
+        ),
     ),
     "steps are exchanged": (
         "operands of step 0 are written before",
         lambda p: (
-            {"operands": p.operands[::-1], "starts": p.starts[::-1], "counts": p.counts[::-1]}
-            | with_static(p, steps=p.static.steps[::-1])
+            with_tables(p, operands=p.tables.operands[::-1], starts=p.tables.starts[::-1], counts=p.tables.counts[::-1])
+            | with_steps(p, p.static.program.steps[::-1])
         ),
     ),
     "an arena is too small": (
@@ -185,7 +196,7 @@ BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     ),
     "a step writes outside": (
         "step 0 writes inside its arenas",
-        lambda p: {"starts": with_first(p.starts, p.starts[0] + 100)},
+        lambda p: with_tables(p, starts=with_first(p.tables.starts, p.tables.starts[0] + 100)),
     ),
 }
 
@@ -201,11 +212,11 @@ def test_a_broken_plan_is_noticed(plan: Plan, name: str) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda p: {"starts": with_first(p.starts, p.starts[0] * 0)},
+        lambda p: with_tables(p, starts=with_first(p.tables.starts, p.tables.starts[0] * 0)),
         lambda p: {"out_rows": (p.out_rows[0] + 1000,)},
         lambda p: {"out_rows": (p.out_rows[0] * 0 - 1,)},
-        lambda p: {"operands": with_first(p.operands, p.operands[0] + 1000)},
-        lambda p: {"operands": with_first(p.operands, p.operands[0] * 0 - 1)},
+        lambda p: with_tables(p, operands=with_first(p.tables.operands, p.tables.operands[0] + 1000)),
+        lambda p: with_tables(p, operands=with_first(p.tables.operands, p.tables.operands[0] * 0 - 1)),
     ],
     ids=["inputs are overwritten", "no such output", "negative output", "no such row", "negative row"],
 )
@@ -218,20 +229,20 @@ def test_padding_that_is_read_is_noticed() -> None:
     xs = vectors(10)
     pairs = [(xs[i], xs[i + 1]) for i in range(0, 10, 2)]
     plan = encode.plan(W, [(pair, xs[0]) for pair in pairs])
-    first, second = plan.static.steps
+    first, second = plan.static.program.steps
     assert first.width == second.width == 6  # five rows and one of padding
-    padding = plan.starts[0][0] + 5
-    operands = plan.operands[1].copy()
+    padding = plan.tables.starts[0][0] + 5
+    operands = plan.tables.operands[1].copy()
     operands[0, 0] = padding
     with pytest.raises(VerifyError, match="plan: "):
-        verify_plan(replace(plan, operands=(plan.operands[0], operands)))
+        verify_plan(replace(plan, **with_tables(plan, operands=(plan.tables.operands[0], operands))))
 
 
 def test_arenas_hold_shared_rows_inputs_and_results() -> None:
     def fun(w: Any, x: Any) -> Any:
         return join(w, x, x), w
 
-    (arena,) = jitbatch(fun).plan(W, vectors(5)).static.arenas
+    (arena,) = jitbatch(fun, executor="dispatch").plan(W, vectors(5)).static.arenas
     assert isinstance(arena, ArenaShape)
     assert (len(arena.shared), arena.inputs) == (1, 6)
     assert arena.capacity == round_up(1 + 5 + 6)

@@ -1,0 +1,230 @@
+"""A cell cut for a loop: what its forward pass saves, and its backward pass without the gradients of shared operands.
+
+Inside a loop over levels, a gradient of the weights would touch every weight in every step. So a cell is cut where
+shared operands meet rows. The pieces that read both are its *joints*: `left @ W + right @ U + b` is one. The forward
+pass saves the outputs of joints that contract (a matmul is not computed twice). The backward pass gives the cotangents
+of the row operands and those of the joints' outputs, one row a node; after the loop, one large contraction over all
+nodes turns these into the gradients of the shared operands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import primitives
+
+from jitbatch import _compat
+from jitbatch._caches import Cache
+from jitbatch._canonical import Cell
+
+_CONTRACTIONS = (primitives.dot_general_p, primitives.conv_general_dilated_p)
+_SUMS = (primitives.add_p, primitives.add_jaxvals_p)
+
+
+def is_float(value: Any) -> bool:
+    """Whether an array or aval has a derivative."""
+    return jnp.issubdtype(value.dtype, jnp.inexact)
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A part of a cell that reads rows and shared values.
+
+    Attributes:
+        rows, shared: the variables it reads.
+        outputs: the variables it makes.
+        equations: its equations in order.
+        is_saved: whether the forward pass saves its outputs.
+    """
+
+    rows: tuple[Any, ...]
+    shared: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    equations: tuple[Any, ...]
+    is_saved: bool
+
+    def __call__(self, rows: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
+        env = dict(zip((*self.rows, *self.shared), (*rows, *shared), strict=True))
+        for equation in self.equations:
+            _evaluate(equation, env)
+        return [env[var] for var in self.outputs]
+
+
+class CutCell:
+    """A cell whose operands are rows where `is_row` says so, and shared values elsewhere.
+
+    Attributes:
+        prologue_outputs: how many shared values the loop is given: the shared operands that it reads, and what the cell
+            computes from shared operands alone, which `prologue` computes once.
+        joints: in the order of execution.
+    """
+
+    def __init__(self, cell: Cell, is_row: Sequence[bool]):
+        jaxpr = cell.jaxpr.jaxpr
+        self.row_vars = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if row]
+        self._shared_operands = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if not row]
+        self.out_atoms = jaxpr.outvars
+        depends_on_rows = set(self.row_vars)
+        shared_equations, row_equations = [], []
+        for equation in jaxpr.eqns:
+            if equation.effects or any(_is_var(v) and v in depends_on_rows for v in equation.invars):
+                depends_on_rows.update(equation.outvars)
+                row_equations.append(equation)
+            else:
+                shared_equations.append(equation)
+        self._shared_equations = shared_equations
+        read = [v for eqn in row_equations for v in eqn.invars if _is_var(v) and v not in depends_on_rows]
+        read += [v for v in self.out_atoms if _is_var(v) and v not in depends_on_rows]
+        self.shared_vars = list(dict.fromkeys(read))
+        self.program = _join(row_equations, set(self.shared_vars), self.out_atoms)
+        self.joints = [item for item in self.program if isinstance(item, Joint)]
+        self.saved_avals = [v.aval for joint in self.joints if joint.is_saved for v in joint.outputs]
+        self.tapped = [joint for joint in self.joints if any(is_float(v.aval) for v in joint.shared)]
+        self.tap_avals = [v.aval for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
+        # Rows that joints read and that are not operands of the cell: the backward pass stores them.
+        read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
+        self.stored_joint_rows = [v for v in read if v not in self.row_vars]
+
+    def prologue(self, shared: Sequence[Any]) -> list[Any]:
+        """The shared values that the loop reads, from the cell's shared operands."""
+        env = dict(zip(self._shared_operands, shared, strict=True))
+        for equation in self._shared_equations:
+            _evaluate(equation, env)
+        return [env[var] for var in self.shared_vars]
+
+    def forward(self, rows: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The outputs, and what is saved for the backward pass."""
+        env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
+        saved = []
+        for item in self.program:
+            if isinstance(item, Joint):
+                outputs = item([env[v] for v in item.rows], [env[v] for v in item.shared])
+                env.update(zip(item.outputs, outputs, strict=True))
+                saved += outputs if item.is_saved else []
+            else:
+                _evaluate(item, env)
+        return [_read(atom, env) for atom in self.out_atoms], saved
+
+    def tapped_forward(
+        self, rows: Sequence[Any], taps: Sequence[Any], saved: Sequence[Any], shared: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The float outputs as a function of rows and of `taps`, zeros that are added to what the joints make; and
+        `stored_joint_rows`. Outputs of saved joints are not computed again."""
+        env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
+        remaining_taps, remaining_saved = iter(taps), iter(saved)
+        for item in self.program:
+            if not isinstance(item, Joint):
+                _evaluate(item, env)
+                continue
+            own_rows = [env[v] for v in item.rows]
+            own_shared = [env[v] for v in item.shared]
+            values = [next(remaining_saved) for _ in item.outputs] if item.is_saved else item(own_rows, own_shared)
+            if item in self.tapped:
+                floats = [is_float(v.aval) for v in item.outputs]
+                own_taps = [next(remaining_taps) for f in floats if f]
+                tapped = iter(
+                    _tap(item, own_rows, own_shared, [v for v, f in zip(values, floats, strict=True) if f], own_taps)
+                )
+                values = [next(tapped) if f else v for v, f in zip(values, floats, strict=True)]
+            env.update(zip(item.outputs, values, strict=True))
+        outputs = [_read(atom, env) for atom in self.out_atoms if is_float(atom.aval)]
+        return outputs, [env[v] for v in self.stored_joint_rows]
+
+
+def _tap(joint: Joint, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
+    """`values`, a joint's float outputs, with its derivative for the rows, and that of the identity for the taps."""
+    flows = [is_float(var.aval) for var in joint.rows]
+
+    @jax.custom_vjp
+    def tapped(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> list[Any]:
+        return values
+
+    def forward(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list[Any], Any]:
+        return values, (rows, shared)
+
+    def backward(residuals: Any, cotangents: list[Any]) -> tuple[None, list[Any], list[Any], None]:
+        rows, shared = residuals
+
+        def floats(float_rows: list[Any]) -> list[Any]:
+            given = iter(float_rows)
+            made = joint([next(given) if flow else row for flow, row in zip(flows, rows, strict=True)], shared)
+            return [value for value, var in zip(made, joint.outputs, strict=True) if is_float(var.aval)]
+
+        _, pull = jax.vjp(floats, [row for flow, row in zip(flows, rows, strict=True) if flow])
+        d_rows = iter(pull(cotangents)[0])
+        return None, cotangents, [next(d_rows) if flow else None for flow in flows], None
+
+    tapped.defvjp(forward, backward)
+    return tapped(values, taps, rows, shared)
+
+
+def _is_var(atom: Any) -> bool:
+    return not isinstance(atom, _compat.Literal)
+
+
+def _read(atom: Any, env: dict[Any, Any]) -> Any:
+    return env[atom] if _is_var(atom) else atom.val
+
+
+def _evaluate(equation: Any, env: dict[Any, Any]) -> None:
+    outputs = _compat.evaluate(equation, [_read(atom, env) for atom in equation.invars])
+    env.update(zip(equation.outvars, outputs, strict=True))
+
+
+def _join(equations: Sequence[Any], shared: set[Any], out_atoms: Sequence[Any]) -> list[Any]:
+    """Equations in order, those that read shared floats gathered into joints.
+
+    Sums of joints, and of a joint and shared values, are parts of one joint: their terms have equal cotangents.
+    """
+    uses: dict[Any, int] = {}
+    for atom in (*(a for eqn in equations for a in eqn.invars), *out_atoms):
+        if _is_var(atom):
+            uses[atom] = uses.get(atom, 0) + 1
+    open_joints: dict[Any, list[Any]] = {}  # by the one output of a joint that only one equation reads
+    members: dict[int, list[Any]] = {}  # by the position of a joint's last equation
+    absorbed: set[int] = set()
+    position_of: dict[Any, int] = {}
+    for position, equation in enumerate(equations):
+        reads_shared = any(_is_var(a) and a in shared and is_float(a.aval) for a in equation.invars)
+        group: list[Any] = []
+        if equation.primitive in _SUMS:
+            terms = [a for a in equation.invars if _is_var(a)]
+            joints = [a for a in terms if a in open_joints and a.aval.shape == equation.outvars[0].aval.shape]
+            if joints and all(a in open_joints or a in shared for a in terms) and len(set(joints)) == len(joints):
+                for joint in joints:
+                    group += open_joints.pop(joint)
+                    absorbed.add(position_of[joint])
+                reads_shared = True
+        if reads_shared and any(is_float(v.aval) for v in equation.outvars):
+            group.append(equation)
+            members[position] = group
+            if len(equation.outvars) == 1 and uses.get(equation.outvars[0]) == 1:
+                open_joints[equation.outvars[0]] = group
+                position_of[equation.outvars[0]] = position
+    program: list[Any] = []
+    for position, equation in enumerate(equations):
+        if position in absorbed:
+            continue
+        program.append(_make_joint(members[position], shared) if position in members else equation)
+    return program
+
+
+def _make_joint(equations: Sequence[Any], shared: set[Any]) -> Joint:
+    made = {var for eqn in equations for var in eqn.outvars}
+    read = dict.fromkeys(a for eqn in equations for a in eqn.invars if _is_var(a) and a not in made)
+    return Joint(
+        rows=tuple(v for v in read if v not in shared),
+        shared=tuple(v for v in read if v in shared),
+        outputs=tuple(equations[-1].outvars),
+        equations=tuple(equations),
+        is_saved=any(eqn.primitive in _CONTRACTIONS for eqn in equations),
+    )
+
+
+_cut_cells = Cache(2048)
+
+
+def cut_cell(cell: Cell, is_row: tuple[bool, ...]) -> CutCell:
+    return _cut_cells.get_or_make((cell, is_row), lambda: CutCell(cell, is_row))

@@ -1,0 +1,126 @@
+"""Running a plan: shared values, arenas, the program, outputs. The same for every executor."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jitbatch._caches import Cache
+from jitbatch._fused import FusedProgram
+from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
+from jitbatch._loop import gather
+from jitbatch._plan import Plan
+
+_shared_programs = Cache(512)
+_programs = Cache(256)
+
+
+def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs of a planned batch."""
+    if isinstance(plan.static.program, FusedProgram):
+        run = _programs.get_or_make(plan.static, lambda: jax.jit(_execute))
+        return run(plan, list(shared_leaves))
+    return _execute(plan, shared_leaves)
+
+
+def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
+    static = plan.static
+    tables = static.tables
+    needed = static.program.shared.union(*(arena.shared for arena in static.arenas))
+    shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
+    arenas = []
+    for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
+        rows = tuple(shared[number] for number in arena.shared)
+        value_class = tables.classes[arena.value_class]
+        arenas.append(_fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity))
+    arenas = static.program.run(plan.tables, arenas, shared)
+    if static.out == "stack":
+        return static.out_trees[0].unflatten(
+            [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
+        )
+    return _as_list(plan, arenas)
+
+
+def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:
+    static = plan.static
+    wanted: list[list[Any]] = [[] for _ in arenas]
+    for places, rows in zip(static.out_arenas, plan.out_rows, strict=True):
+        for arena, row in zip(places, rows, strict=True):
+            wanted[arena].append(row)
+    taken = [
+        iter(_take(arena, jnp.stack(rows))) if rows else iter(()) for arena, rows in zip(arenas, wanted, strict=True)
+    ]
+    return [
+        tree.unflatten([next(taken[arena]) for arena in places])
+        for tree, places in zip(static.out_trees, static.out_arenas, strict=True)
+    ]
+
+
+def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:
+    """The shared values with these numbers; those that are computed, in one jitted program."""
+    values: dict[int, Any] = {}
+    computed = []
+    for number in numbers:
+        entry = tables.shared[number]
+        if isinstance(entry, SharedResult):
+            computed.append(number)
+        else:
+            values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else entry.value
+    if computed:
+        key = (tables, tuple(computed))
+        program, arrays = _shared_programs.get_or_make(key, lambda: _shared_program(tables, computed))
+        values.update(zip(computed, program(list(leaves), arrays), strict=True))
+    return values
+
+
+def _shared_program(tables: Tables, computed: Sequence[int]) -> tuple[Callable[..., Any], list[Any]]:
+    arrays: dict[int, Any] = {}
+
+    def collect(number: int) -> None:
+        entry = tables.shared[number]
+        if isinstance(entry, SharedArray):
+            arrays[number] = entry.value
+        elif isinstance(entry, SharedResult):
+            for operand in entry.operands:
+                collect(operand)
+
+    for number in computed:
+        collect(number)
+    places = {number: place for place, number in enumerate(arrays)}
+
+    def jitbatch_shared(leaves: list[Any], constants: list[Any]) -> list[Any]:
+        done: dict[Any, Any] = {}
+
+        def value(number: int) -> Any:
+            entry = tables.shared[number]
+            if isinstance(entry, SharedLeaf):
+                return leaves[entry.index]
+            if isinstance(entry, SharedArray):
+                return constants[places[number]]
+            call = (entry.cell, entry.operands)
+            if call not in done:
+                done[call] = entry.cell(*map(value, entry.operands))
+            return done[call][entry.output]
+
+        return [value(number) for number in computed]
+
+    return jax.jit(jitbatch_shared), list(arrays.values())
+
+
+@jax.jit
+def _take(arena: Any, rows: Any) -> Any:
+    return gather(arena, rows)
+
+
+@jax.jit(static_argnames=("value_class", "capacity"))
+def _fill_arena(shared: tuple[Any, ...], inputs: Any, *, value_class: ValueClass, capacity: int) -> Any:
+    arena = jnp.zeros((capacity, *value_class.shape), value_class.dtype)
+    rest = [0] * len(value_class.shape)
+    if shared:
+        rows = jnp.stack([jnp.asarray(value, value_class.dtype) for value in shared])
+        arena = lax.dynamic_update_slice(arena, rows, (0, *rest))
+    if inputs is not None:
+        arena = lax.dynamic_update_slice(arena, inputs, (len(shared), *rest))
+    return arena

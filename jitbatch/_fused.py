@@ -1,0 +1,429 @@
+"""The fused executor: the schedule is data for one XLA program.
+
+A batch runs phase by phase (see `_phases`). A phase that is not a loop is one vmapped call over all its nodes. A loop
+runs round by round; in a round, each of its types runs over the nodes that are ready, in chunks of one of a few static
+widths. Trip counts, chunk positions and operand rows are tables, so that one compiled program runs any minibatch of any
+samples with these types and sizes.
+
+Every output of every type has a block of rows in its arena, and the nodes of a type lie in its blocks in the order of
+execution, so a chunk writes contiguous rows. The last chunk of a round may be wider than what is left: what it writes
+too much is written again by the next round, or lies in the margin behind the nodes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jitbatch import _compat
+from jitbatch._analysis import Analysis
+from jitbatch._cut import cut_cell, is_float
+from jitbatch._graph import ROW, Kind
+from jitbatch._loop import PAIR_WIDTH, Block, LoopShape, gather, put, run_loop
+from jitbatch._lowering import ArenaShape, Lowered, round_up
+from jitbatch._phases import find_phases, rounds_of
+from jitbatch._schedule import Policy
+
+WIDTHS = (8, 32, 128)
+"""The widths that chunks can have."""
+
+LAUNCH = 12
+"""A chunk costs about as much as this many rows, before its first row."""
+
+
+@dataclass(frozen=True)
+class SingleShape:
+    """The static part of a phase that is not a loop: its type, and the arenas of its row operands and outputs."""
+
+    block: Block
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a program has room for. A plan made `like` another has at least the other's sizes.
+
+    Attributes:
+        kinds: the kinds of node, as numbers in the tables.
+        edges: which types read which.
+        nodes: how many nodes of each type.
+        inputs: how many input rows of each class.
+        shared: the shared values that are rows.
+        rounds: how many rounds of a loop.
+        margin: the widest chunk.
+        pairs: how many sums of pairs of each class.
+    """
+
+    kinds: frozenset[int] = frozenset()
+    edges: frozenset[tuple[Kind, Kind]] = frozenset()
+    nodes: Mapping[Kind, int] = field(default_factory=dict)
+    inputs: Mapping[int, int] = field(default_factory=dict)
+    shared: frozenset[int] = frozenset()
+    rounds: int = 0
+    margin: int = 0
+    pairs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FusedProgram:
+    """Phases, one after the other."""
+
+    phases: tuple[SingleShape | LoopShape, ...]
+    sizes: Sizes = field(compare=False, repr=False)
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [b for phase in self.phases for b in ([phase.block] if isinstance(phase, SingleShape) else phase.blocks)]
+
+    @property
+    def shared(self) -> set[int]:
+        return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
+
+    def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        for phase, table in zip(self.phases, tables, strict=True):
+            if isinstance(phase, SingleShape):
+                arenas = _run_single(phase, table, arenas, shared)
+            else:
+                given = tuple(_given(block, shared) for block in phase.blocks)
+                arenas = list(run_loop(phase, tuple(arenas), given, table))
+        return arenas
+
+    def describe(self, tables: Sequence[Any]) -> list[str]:
+        lines = []
+        for number, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
+            if isinstance(phase, SingleShape):
+                lines.append(f"  phase {number}: {phase.block.kind.cell.name} x{table['total']}")
+            else:
+                names = ", ".join(block.kind.cell.name for block in phase.blocks)
+                total = "?" if _compat.is_tracer(table["total"]) else int(np.sum(table["total"]))
+                lines.append(f"  phase {number}: {table['rounds']} rounds of {names} x{total}")
+        return lines
+
+
+def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
+    operands = [shared[bound] for bound in block.kind.binding if bound != ROW]
+    return cut_cell(block.kind.cell, block.is_row).prologue(operands)
+
+
+def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: dict[int, Any]) -> list[Any]:
+    block = shape.block
+    kind = block.kind
+    read = [gather(arenas[arena], rows) for arena, rows in zip(shape.reads, table["operands"], strict=True)]
+    bound = [shared[number] for number in kind.binding if number != ROW]
+
+    def compute(read: list[Any], bound: list[Any]) -> list[Any]:
+        rows, values = iter(read), iter(bound)
+        operands = [next(rows) if row else next(values) for row in block.is_row]
+        axes = tuple(0 if row else None for row in block.is_row)
+        return list(jax.vmap(kind.cell, in_axes=axes, axis_size=block.capacity)(*operands))
+
+    def nothing(read: list[Any], bound: list[Any]) -> list[Any]:
+        avals = jax.eval_shape(compute, read, bound)
+        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+
+    # A type that this batch lacks is not computed: its padding has no real row to repeat.
+    results = lax.cond(table["total"] > 0, compute, nothing, read, bound)
+    arenas = list(arenas)
+    for arena, start, value in zip(shape.writes, block.starts, results, strict=True):
+        arenas[arena] = put(arenas[arena], value, start)
+    return arenas
+
+
+def lower(analysis: Analysis, policy: Policy, sizes: Sizes | None = None, verify: bool = False) -> Lowered:
+    """Phases, with tables for this batch and room for at least `sizes`."""
+    return Lowering(analysis, policy, sizes or Sizes(), verify).lower()
+
+
+def width_of(count: int, widths: Sequence[int]) -> int:
+    """Which of the widths runs `count` nodes at the lowest cost."""
+    return int(np.argmin([-(-count // width) * (width + LAUNCH) for width in widths]))
+
+
+class Lowering:
+    """Makes the phases and tables of a batch."""
+
+    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, verify: bool):
+        self.analysis = analysis
+        self.tables = tables = analysis.tables
+        self.policy = policy
+        self.least = least
+        self.verify = verify
+        self.value_row = analysis.value_row.copy()
+        self.steps = self.padded_rows = self.rounds = self.margin = 0
+        self.nodes: dict[Kind, int] = {}
+        self.pairs: dict[int, int] = {}
+        self.kinds = kinds = analysis.types.kinds
+        problem = analysis.problem
+        self.nodes_of = [np.flatnonzero(problem.type == t) for t in range(len(kinds))]
+
+        place = {kind: t for t, kind in enumerate(kinds)}
+        pairs = np.unique(problem.type[problem.read] * len(kinds) + problem.type[problem.reader])
+        edges = {divmod(int(pair), len(kinds)) for pair in pairs}
+        edges |= {(place[read], place[reader]) for read, reader in least.edges if read in place and reader in place}
+        self.edges = frozenset((kinds[read], kinds[reader]) for read, reader in edges)
+        self.phases = find_phases(len(kinds), edges)
+
+        self.inputs = {c: self._size(int(n), least.inputs.get(c)) for c, n in enumerate(analysis.packed.counts)}
+        self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in range(len(tables.classes))]
+        used = {c for c, rows in enumerate(self.next_row) if rows}
+        for kind in kinds:
+            used.update(tables.class_of(a) for a in kind.cell.out_avals)
+        self.arena_classes = sorted(used)
+        self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
+
+    def _size(self, count: int, least: int | None) -> int:
+        return max(round_up(count) if count else 0, least or 0)
+
+    def lower(self) -> Lowered:
+        placed = [
+            self._place_loop(types) if is_loop else self._place_single(types[0]) for types, is_loop in self.phases
+        ]
+        self.analysis.place_merged(self.value_row)
+        lowered = [self._lower_loop(*place) if len(place) > 2 else self._lower_single(*place) for place in placed]
+        shapes, tables = zip(*lowered, strict=True) if lowered else ((), ())
+        arenas = tuple(
+            ArenaShape(c, self.analysis.shared_rows[c], self.inputs[c], max(self.next_row[c], 1))
+            for c in self.arena_classes
+        )
+        sizes = Sizes(
+            kinds=frozenset(self.analysis.types.outputs),
+            edges=self.edges,
+            nodes=self.nodes,
+            inputs=self.inputs,
+            shared=frozenset(number for rows in self.analysis.shared_rows for number in rows),
+            rounds=self.rounds,
+            margin=self.margin,
+            pairs=self.pairs,
+        )
+        program = FusedProgram(tuple(shapes), sizes)
+        return Lowered(program, tuple(tables), arenas, self.value_row, self.steps, self.padded_rows)
+
+    # Rows for what nodes make
+
+    def _allocate(self, kind: Any, rows: int) -> tuple[int, ...]:
+        starts = []
+        for out_class in map(self.tables.class_of, kind.cell.out_avals):
+            starts.append(self.next_row[out_class])
+            self.next_row[out_class] += rows
+        return tuple(starts)
+
+    def _place_single(self, number: int) -> tuple[Block, np.ndarray]:
+        kind, local = self.kinds[number], self.nodes_of[number]
+        nodes = self.analysis.nodes[local]
+        capacity = self.nodes[kind] = self._size(len(nodes), self.least.nodes.get(kind))
+        block = Block(kind, capacity, self._allocate(kind, capacity))
+        self.steps += len(nodes) > 0
+        self.padded_rows += capacity
+        self.analysis.place(self.value_row, nodes, [start + np.arange(len(nodes)) for start in block.starts])
+        return block, nodes
+
+    def _place_loop(self, types: tuple[int, ...]) -> tuple[list[Block], list[np.ndarray], list[np.ndarray]]:
+        problem = self.analysis.problem
+        members = np.concatenate([self.nodes_of[t] for t in types])
+        rounds = rounds_of(problem, members, types, self.policy, self.verify)
+        blocks, ordered, rounds_by_type = [], [], []
+        largest = 1
+        for t in types:
+            here = np.flatnonzero(problem.type[members] == t)
+            order = here[np.argsort(rounds[here], kind="stable")]
+            ordered.append(self.analysis.nodes[members[order]])
+            rounds_by_type.append(rounds[order])
+            largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
+        margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
+        margin = max(margin, self.least.margin)
+        self.margin = max(margin, self.margin)
+        for t, nodes in zip(types, ordered, strict=True):
+            kind = self.kinds[t]
+            capacity = self.nodes[kind] = self._size(len(nodes), self.least.nodes.get(kind))
+            widths = tuple(width for width in WIDTHS if width <= margin)
+            block = Block(kind, capacity, self._allocate(kind, capacity + 2 * margin), widths)
+            rows = [start + margin + np.arange(len(nodes)) for start in block.starts]
+            self.analysis.place(self.value_row, nodes, rows)
+            blocks.append(block)
+        return blocks, ordered, rounds_by_type
+
+    # Tables
+
+    def _arenas(self, avals: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(self.arena_of[self.tables.class_of(aval)] for aval in avals)
+
+    def _row_avals(self, block: Block) -> list[Any]:
+        return [aval for aval, row in zip(block.kind.cell.in_avals, block.is_row, strict=True) if row]
+
+    def _lower_single(self, block: Block, nodes: np.ndarray) -> tuple[SingleShape, dict[str, Any]]:
+        rows = _extended(self.analysis.operand_rows(block.kind, nodes, self.value_row), 0, block.capacity)
+        shape = SingleShape(block, self._arenas(self._row_avals(block)), self._arenas(block.kind.cell.out_avals))
+        return shape, {"operands": rows.astype(np.int32), "total": np.array(len(nodes), np.int32)}
+
+    def _lower_loop(
+        self, blocks: list[Block], ordered: list[np.ndarray], rounds: list[np.ndarray]
+    ) -> tuple[LoopShape, dict[str, Any]]:
+        margin = blocks[0].widths[-1]
+        rounds_count = max(int(r.max(initial=-1)) for r in rounds) + 1
+        room = max(self._size(rounds_count, self.least.rounds), 1)
+        self.rounds = max(self.rounds, room)
+        counts = np.stack([np.bincount(r, minlength=room) for r in rounds], axis=1)
+        first = np.cumsum(counts, axis=0) - counts
+        width = np.zeros_like(counts)
+        for t, block in enumerate(blocks):
+            width[:, t] = [width_of(int(n), block.widths) if n else 0 for n in counts[:, t]]
+            chunks = -(-counts[:, t] // np.array(block.widths)[width[:, t]])
+            self.steps += int(chunks.sum())
+            self.padded_rows += int((chunks * np.array(block.widths)[width[:, t]]).sum())
+
+        reads = [self._arenas(self._row_avals(block)) for block in blocks]
+        writes = [self._arenas(block.kind.cell.out_avals) for block in blocks]
+        operand_tables, edges = [], []
+        edge_next = [1] * len(self.arena_classes)  # edge row 0 stays zero
+        targets: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
+        sources: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
+        for block, nodes, read in zip(blocks, ordered, reads, strict=True):
+            rows = self.analysis.operand_rows(block.kind, nodes, self.value_row)
+            padded = _extended(rows, margin, 2 * margin + block.capacity)
+            operand_tables.append(np.ascontiguousarray(padded.T, np.int32))
+            begins = []
+            for slot, (arena, aval) in enumerate(zip(read, self._row_avals(block), strict=True)):
+                if not is_float(aval):
+                    begins.append(-1)
+                    continue
+                begins.append(edge_next[arena])
+                targets[arena].append(rows[slot])
+                sources[arena].append(edge_next[arena] + margin + np.arange(len(nodes)))
+                edge_next[arena] += block.capacity + 2 * margin
+            edges.append(tuple(begins))
+        edge_rows = [n if n > 1 else 0 for n in edge_next]
+
+        # When the cotangent of a row is due: in the transposed order of rounds and types, and at the end for rows
+        # that the loop does not make.
+        types = len(blocks)
+        due = [np.full(max(self.next_row[c], 1), rounds_count * types, np.int64) for c in self.arena_classes]
+        for t, (block, nodes, write) in enumerate(zip(blocks, ordered, writes, strict=True)):
+            when = (rounds_count - 1 - rounds[t]) * types + (types - 1 - t)
+            for arena, start in zip(write, block.starts, strict=True):
+                due[arena][start + margin + np.arange(len(nodes))] = when
+        pairs = [
+            pair_sums(np.concatenate(t), np.concatenate(s), d, base) if base else None
+            for t, s, d, base in zip(targets, sources, due, edge_rows, strict=True)
+        ]
+        pair_rows = []
+        for c, pair in zip(self.arena_classes, pairs, strict=True):
+            wanted = 0 if pair is None or not len(pair.left) else len(pair.left) + PAIR_WIDTH
+            pair_rows.append(self._size(wanted, self.least.pairs.get(c)) if pair is not None else 0)
+            self.pairs[c] = max(self.pairs.get(c, 0), pair_rows[-1])
+        shape = LoopShape(
+            tuple(blocks), margin, room, tuple(reads), tuple(writes), tuple(edges), tuple(edge_rows), tuple(pair_rows)
+        )
+        tables: dict[str, Any] = {
+            "rounds": np.array(rounds_count, np.int32),
+            "first": first.astype(np.int32),
+            "count": counts.astype(np.int32),
+            "width": width.astype(np.int32),
+            "total": counts.sum(axis=0).astype(np.int32),
+            "operands": tuple(operand_tables),
+            "edge_of_row": tuple(None if p is None else p.edge_of_row.astype(np.int32) for p in pairs),
+        }
+        fitted = [
+            pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
+            for pair, rows in zip(pairs, pair_rows, strict=True)
+        ]
+        for name in ("pair_left", "pair_right", "pair_start", "pair_span", "pair_last"):
+            tables[name] = tuple(None if f is None else f[name] for f in fitted)
+        return shape, tables
+
+
+@dataclass(frozen=True, eq=False)
+class PairSums:
+    """Sums of pairs of edge rows.
+
+    Attributes:
+        edge_of_row: int [rows of the arena]; the edge row with the whole cotangent of each row, 0 for none.
+        left, right: int [pairs]; the edge rows that are summed into each further edge row.
+        due: int [pairs]; when each is needed.
+        depth: int [pairs]; a pair reads only pairs of lower depth.
+    """
+
+    edge_of_row: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    due: np.ndarray
+    depth: np.ndarray
+
+    def fitted(self, rows: int, rounds: int, room: int, types: int) -> dict[str, np.ndarray]:
+        """Tables of the sizes that a program has room for: the pairs in chunks that read no pair of their own."""
+        segment = self.due * (self.depth.max(initial=0) + 1) + self.depth
+        begin = np.flatnonzero(np.diff(segment, prepend=-1))
+        length = np.diff(np.append(begin, len(segment)))
+        chunks = -(-length // PAIR_WIDTH)
+        within = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+        start = np.repeat(begin, chunks) + within * PAIR_WIDTH
+        chunk_due = np.repeat(self.due[begin], chunks)
+        moments = np.arange(rounds * types + 2)
+        edges = np.searchsorted(chunk_due, moments)
+        span = np.zeros((room, types, 2), np.int64)
+        when = (rounds - 1 - np.arange(rounds))[:, None] * types + (types - 1 - np.arange(types))[None]
+        span[:rounds, :, 0], span[:rounds, :, 1] = edges[when], edges[when + 1]
+        padded = np.zeros((2, rows), np.int64)
+        padded[:, : len(self.left)] = self.left, self.right
+        room_for_chunks = np.zeros(rows, np.int64)
+        room_for_chunks[: len(start)] = start
+        return {
+            "pair_left": padded[0].astype(np.int32),
+            "pair_right": padded[1].astype(np.int32),
+            "pair_start": room_for_chunks.astype(np.int32),
+            "pair_span": span.astype(np.int32),
+            "pair_last": edges[[rounds * types, rounds * types + 1]].astype(np.int32),
+        }
+
+
+def pair_sums(target: np.ndarray, source: np.ndarray, due_of_row: np.ndarray, first_pair: int) -> PairSums:
+    """Sum the edge rows `source` of each row `target`, two by two."""
+    edge_of_row = np.zeros(len(due_of_row), np.int64)
+    lefts, rights, dues, depths = [], [], [], []
+    count = depth = 0
+    order = np.argsort(target, kind="stable")
+    target, source = target[order], source[order]
+    while True:
+        start = np.concatenate([[True], target[1:] != target[:-1]]) if len(target) else np.zeros(0, bool)
+        begin = np.flatnonzero(start)
+        rank = np.arange(len(target)) - np.repeat(begin, np.diff(np.append(begin, len(target))))
+        has_next = np.append(~start[1:], False) if len(target) else np.zeros(0, bool)
+        left = np.flatnonzero((rank % 2 == 0) & has_next)
+        if not len(left):
+            break
+        lefts.append(source[left])
+        rights.append(source[left + 1])
+        dues.append(due_of_row[target[left]])
+        depths.append(np.full(len(left), depth))
+        source = source.copy()
+        source[left] = -1 - (count + np.arange(len(left)))  # a pair, to be numbered below
+        keep = rank % 2 == 0
+        target, source = target[keep], source[keep]
+        count += len(left)
+        depth += 1
+    if not count:
+        edge_of_row[target] = source
+        empty = np.zeros(0, np.int64)
+        return PairSums(edge_of_row, empty, empty, empty, empty)
+    left, right, due, depth_of = map(np.concatenate, (lefts, rights, dues, depths))
+    order = np.lexsort((depth_of, due))
+    number = np.empty(count, np.int64)
+    number[order] = np.arange(count)
+
+    def final(edges: np.ndarray) -> np.ndarray:
+        return np.where(edges < 0, first_pair + number[np.where(edges < 0, -1 - edges, 0)], edges)
+
+    edge_of_row[target] = final(source)
+    return PairSums(edge_of_row, final(left)[order], final(right)[order], due[order], depth_of[order])
+
+
+def _extended(rows: np.ndarray, before: int, length: int) -> np.ndarray:
+    """Columns before the first that repeat it, and after the last that repeat it, up to a length; zeros for none."""
+    if not rows.shape[1]:
+        return np.zeros((rows.shape[0], length), rows.dtype)
+    index = np.clip(np.arange(length) - before, 0, rows.shape[1] - 1)
+    return rows[:, index]

@@ -1,0 +1,289 @@
+"""A loop over rounds, and its derivative: the transposed schedule run by the same kind of loop.
+
+Backwards, a chunk gathers its operands again, takes the cotangents of what its nodes made, and writes the cotangents of
+what they read to contiguous rows, one row for each *edge*: scattering them to the producers would make XLA copy a whole
+arena in every step. A producer gathers the one edge row of its consumer; where it has several, pairs of edge rows are
+summed into further rows until one is left, which costs one row for each further consumer. Gradients of shared operands
+are contracted after the loop, over all nodes at once (see `_cut`).
+
+Backwards, chunks are aligned to the *end* of what a round has to do: what a chunk writes too much lies before it, where
+earlier rounds, which come later, write again.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jitbatch._cut import cut_cell, is_float
+from jitbatch._graph import ROW, Kind
+
+PAIR_WIDTH = 32
+"""How many pairs of edge rows are summed at once."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """All nodes of a type.
+
+    Attributes:
+        kind: what they compute.
+        capacity: room for how many.
+        starts: where the block of each output begins in its arena.
+        widths: of a loop, the widths that chunks can have.
+    """
+
+    kind: Kind
+    capacity: int
+    starts: tuple[int, ...]
+    widths: tuple[int, ...] = ()
+
+    @property
+    def is_row(self) -> tuple[bool, ...]:
+        return tuple(bound == ROW for bound in self.kind.binding)
+
+
+@dataclass(frozen=True)
+class LoopShape:
+    """The static part of a loop.
+
+    Attributes:
+        blocks: its types.
+        margin: how many rows lie before and behind the nodes in each block.
+        rounds: room for how many rounds.
+        reads, writes: for each type, the arena of each row operand, and of each output.
+        edges: for each type, for each row operand where its edge rows begin, or -1 if it has no derivative.
+        edge_rows: for each arena, how many edge rows there are without the sums of pairs; 0 for none.
+        pair_rows: for each arena, room for how many sums of pairs.
+    """
+
+    blocks: tuple[Block, ...]
+    margin: int
+    rounds: int
+    reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...], ...]
+    edges: tuple[tuple[int, ...], ...]
+    edge_rows: tuple[int, ...]
+    pair_rows: tuple[int, ...]
+
+
+def gather(arena: Any, rows: Any) -> Any:
+    return arena.at[rows].get(mode="promise_in_bounds")
+
+
+def put(arena: Any, rows: Any, start: Any) -> Any:
+    return lax.dynamic_update_slice(arena, rows, (start, *([0] * (arena.ndim - 1))))
+
+
+def part(array: Any, start: Any, length: int) -> Any:
+    return lax.dynamic_slice_in_dim(array, start, length)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def run_loop(
+    shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The arenas with the rows that the loop makes.
+
+    Args:
+        shape: the static part.
+        arenas: all arenas; what earlier phases made is in them.
+        shared: for each type, what its cell reads of shared values (`CutCell.prologue`).
+        tables: the dynamic part.
+    """
+    return _forward(shape, arenas, shared, tables, save=False)[0]
+
+
+def _cut(block: Block) -> Any:
+    return cut_cell(block.kind.cell, block.is_row)
+
+
+def _operands(shape: LoopShape, number: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
+    index = part(tables["operands"][number], start, width)
+    return [gather(arenas[arena], index[:, slot]) for slot, arena in enumerate(shape.reads[number])]
+
+
+def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any], save: bool) -> tuple[Any, Any]:
+    room = [2 * shape.margin + block.capacity for block in shape.blocks]
+    saved = tuple(
+        tuple(jnp.zeros((rows, *aval.shape), aval.dtype) for aval in _cut(block).saved_avals) if save else ()
+        for block, rows in zip(shape.blocks, room, strict=True)
+    )
+
+    def chunk(number: int, width: int, first: Any, i: Any, carry: Any) -> Any:
+        arenas, saved = list(carry[0]), list(carry[1])
+        block = shape.blocks[number]
+        start = shape.margin + first + i * width
+        rows = _operands(shape, number, arenas, tables, start, width)
+        axes = (0, None)
+        outputs, kept = jax.vmap(_cut(block).forward, in_axes=axes, axis_size=width)(rows, shared[number])
+        for arena, begin, value in zip(shape.writes[number], block.starts, outputs, strict=True):
+            arenas[arena] = put(arenas[arena], value, begin + start)
+        if save:
+            saved[number] = tuple(put(a, value, start) for a, value in zip(saved[number], kept, strict=True))
+        return tuple(arenas), tuple(saved)
+
+    def round_body(r: Any, carry: Any) -> Any:
+        for number, block in enumerate(shape.blocks):
+            first, count = tables["first"][r, number], tables["count"][r, number]
+            for choice, width in enumerate(block.widths):
+                trips = jnp.where(tables["width"][r, number] == choice, (count + width - 1) // width, 0)
+                carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
+        return carry
+
+    return lax.fori_loop(0, tables["rounds"], round_body, (tuple(arenas), saved))
+
+
+def _fwd(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> tuple[Any, Any]:
+    arenas, saved = _forward(shape, arenas, shared, tables, save=True)
+    return arenas, (arenas, saved, shared, tables)
+
+
+def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, None]:
+    arenas, saved, shared, tables = residuals
+    cuts = [_cut(block) for block in shape.blocks]
+    margin = shape.margin
+    edges = tuple(
+        jnp.zeros((rows + pairs, *arena.shape[1:]), arena.dtype) if rows else None
+        for arena, rows, pairs in zip(arenas, shape.edge_rows, shape.pair_rows, strict=True)
+    )
+    taps = tuple(
+        tuple(jnp.zeros((2 * margin + block.capacity, *aval.shape), aval.dtype) for aval in cut.tap_avals)
+        for block, cut in zip(shape.blocks, cuts, strict=True)
+    )
+    kept_rows = tuple(
+        tuple(jnp.zeros((2 * margin + block.capacity, *v.aval.shape), v.aval.dtype) for v in cut.stored_joint_rows)
+        for block, cut in zip(shape.blocks, cuts, strict=True)
+    )
+
+    def sum_pairs(arena: int, k: Any, edge: Any) -> Any:
+        begin = tables["pair_start"][arena][k]
+        left = part(tables["pair_left"][arena], begin, PAIR_WIDTH)
+        right = part(tables["pair_right"][arena], begin, PAIR_WIDTH)
+        return put(edge, gather(edge, left) + gather(edge, right), shape.edge_rows[arena] + begin)
+
+    def sum_all_pairs(edges: Any, spans: Sequence[Any]) -> Any:
+        edges = list(edges)
+        for arena, span in enumerate(spans):
+            if span is not None:
+                edges[arena] = lax.fori_loop(span[0], span[1], functools.partial(sum_pairs, arena), edges[arena])
+        return tuple(edges)
+
+    def chunk(number: int, width: int, end: Any, i: Any, carry: Any) -> Any:
+        edges, taps, kept_rows = list(carry[0]), list(carry[1]), list(carry[2])
+        block, cut = shape.blocks[number], cuts[number]
+        start = margin + end - (i + 1) * width
+        rows = _operands(shape, number, arenas, tables, start, width)
+        own_saved = [part(a, start, width) for a in saved[number]]
+        flows = [is_float(var.aval) for var in cut.row_vars]
+        zeros = [jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals]
+
+        def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:
+            remaining = iter(float_rows)
+            all_rows = [next(remaining) if flow else row for flow, row in zip(flows, rows, strict=True)]
+            run = jax.vmap(cut.tapped_forward, in_axes=(0, 0, 0, None), axis_size=width)
+            return run(all_rows, zeros, own_saved, shared[number])
+
+        float_rows = [row for flow, row in zip(flows, rows, strict=True) if flow]
+        _, pull, joint_rows = jax.vjp(float_outputs, float_rows, zeros, has_aux=True)
+        d_outputs = []
+        for arena, begin, atom in zip(shape.writes[number], block.starts, cut.out_atoms, strict=True):
+            if is_float(atom.aval):
+                d_output = part(cotangents[arena], begin + start, width)
+                if edges[arena] is not None:
+                    edge = part(tables["edge_of_row"][arena], begin + start, width)
+                    d_output += gather(edges[arena], edge)
+                d_outputs.append(d_output)
+        d_rows, d_taps = pull(d_outputs)
+        remaining = iter(d_rows)
+        for flow, arena, begin in zip(flows, shape.reads[number], shape.edges[number], strict=True):
+            if flow:
+                edges[arena] = put(edges[arena], next(remaining), begin + start)
+        taps[number] = tuple(put(a, value, start) for a, value in zip(taps[number], d_taps, strict=True))
+        kept_rows[number] = tuple(put(a, value, start) for a, value in zip(kept_rows[number], joint_rows, strict=True))
+        return tuple(edges), tuple(taps), tuple(kept_rows)
+
+    def round_body(i: Any, carry: Any) -> Any:
+        r = tables["rounds"] - 1 - i
+        for number in reversed(range(len(shape.blocks))):
+            block = shape.blocks[number]
+            spans = [None if span is None else span[r, number] for span in tables["pair_span"]]
+            carry = (sum_all_pairs(carry[0], spans), *carry[1:])
+            end = tables["first"][r, number] + tables["count"][r, number]
+            for choice, width in enumerate(block.widths):
+                count = tables["count"][r, number]
+                trips = jnp.where(tables["width"][r, number] == choice, (count + width - 1) // width, 0)
+                carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
+        return carry
+
+    edges, taps, kept_rows = lax.fori_loop(0, tables["rounds"], round_body, (edges, taps, kept_rows))
+    edges = sum_all_pairs(edges, tables["pair_last"])
+
+    d_arenas: list[Any] = []
+    for arena, cotangent in enumerate(cotangents):
+        if not is_float(arenas[arena]):
+            d_arenas.append(None)
+            continue
+        total = cotangent
+        if edges[arena] is not None:
+            total = total + gather(edges[arena], tables["edge_of_row"][arena])
+        for number, block in enumerate(shape.blocks):
+            for place, begin in zip(shape.writes[number], block.starts, strict=True):
+                if place == arena:  # these rows are overwritten by the loop
+                    total = put(total, jnp.zeros((2 * margin + block.capacity, *total.shape[1:]), total.dtype), begin)
+        d_arenas.append(total)
+
+    d_shared = tuple(
+        _contract(shape, number, arenas, shared[number], taps[number], kept_rows[number], tables)
+        for number in range(len(shape.blocks))
+    )
+    return tuple(d_arenas), d_shared, None
+
+
+def _contract(
+    shape: LoopShape, number: int, arenas: Any, shared: Any, taps: Any, kept_rows: Any, tables: Any
+) -> list[Any]:
+    """The gradients of a type's shared operands, from the cotangents at its joints, over all its nodes at once."""
+    block, cut = shape.blocks[number], _cut(shape.blocks[number])
+    total = tables["total"][number]
+    index = part(tables["operands"][number], shape.margin, block.capacity)
+    inside = jnp.minimum(jnp.arange(block.capacity), jnp.maximum(total - 1, 0)) + shape.margin
+    env = dict(zip(cut.stored_joint_rows, (gather(a, inside) for a in kept_rows), strict=True))
+    remaining = iter(taps)
+    gradients: list[Any] = [None] * len(cut.shared_vars)
+    place = {var: i for i, var in enumerate(cut.shared_vars)}
+    for joint in cut.tapped:
+        rows = []
+        for var in joint.rows:
+            if var not in env:
+                slot = cut.row_vars.index(var)
+                env[var] = gather(arenas[shape.reads[number][slot]], index[:, slot])
+            rows.append(env[var])
+        outs = [i for i, var in enumerate(joint.outputs) if is_float(var.aval)]
+        cotangents = [part(next(remaining), shape.margin, block.capacity) for _ in outs]
+        wanted = [var for var in joint.shared if is_float(var.aval)]
+
+        def outputs(
+            values: list[Any], joint: Any = joint, rows: Any = rows, wanted: Any = wanted, outs: Any = outs
+        ) -> list[Any]:
+            given = dict(zip(wanted, values, strict=True))
+            own = [given.get(var, shared[place[var]]) for var in joint.shared]
+            made = jax.vmap(joint, in_axes=(0, None), axis_size=block.capacity)(rows, own)
+            return [made[i] for i in outs]
+
+        _, pull = jax.vjp(outputs, [shared[place[var]] for var in wanted])
+        for var, gradient in zip(wanted, pull(cotangents)[0], strict=True):
+            gradient = jnp.where(total > 0, gradient, 0)
+            before = gradients[place[var]]
+            gradients[place[var]] = gradient if before is None else before + gradient
+    return [
+        jnp.zeros_like(value) if gradient is None and is_float(var.aval) else gradient
+        for gradient, value, var in zip(gradients, shared, cut.shared_vars, strict=True)
+    ]
+
+
+run_loop.defvjp(_fwd, _bwd)

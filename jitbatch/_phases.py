@@ -1,0 +1,96 @@
+"""Phases: the types of a batch in the order in which they can run as a whole.
+
+Types that read each other, or themselves, form a loop: they run level by level. Every other type runs in one step, over
+all its nodes: before the loops what reads only inputs (an embedding), after them what nothing in a loop reads (a loss).
+These are the strongly connected components of the graph of types.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from jitbatch._schedule import Policy, Problem
+
+
+def find_phases(types: int, edges: Iterable[tuple[int, int]]) -> list[tuple[tuple[int, ...], bool]]:
+    """The types of each phase, and whether it is a loop, in an order in which every phase reads only earlier ones.
+
+    Args:
+        types: how many types there are.
+        edges: `(read, reader)` pairs of types.
+    """
+    readers: list[set[int]] = [set() for _ in range(types)]
+    for read, reader in edges:
+        readers[read].add(reader)
+    # Tarjan's algorithm, without recursion: components come out readers first.
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    components: list[list[int]] = []
+    for root in range(types):
+        if root in index:
+            continue
+        work = [(root, iter(sorted(readers[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, following = work[-1]
+            for other in following:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    on_stack.add(other)
+                    work.append((other, iter(sorted(readers[other]))))
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component: list[int] = []
+                    while not component or component[-1] != node:
+                        component.append(stack.pop())
+                        on_stack.discard(component[-1])
+                    components.append(sorted(component))
+    return [(tuple(c), len(c) > 1 or c[0] in readers[c[0]]) for c in reversed(components)]
+
+
+def rounds_of(
+    problem: Problem, members: np.ndarray, types: Sequence[int], policy: Policy, verify: bool = False
+) -> np.ndarray:
+    """The round of each node of a loop: in a round, each type runs at most once, in the order of `types`.
+
+    Args:
+        problem: the whole batch.
+        members: the nodes of the loop.
+        types: the types of the loop.
+    """
+    local = np.full(len(problem.type), -1)
+    local[members] = np.arange(len(members))
+    inside = (local[problem.reader] >= 0) & (local[problem.read] >= 0)
+    reader, read = local[problem.reader[inside]], local[problem.read[inside]]
+    place = np.full(int(problem.type.max(initial=0)) + 1, -1)
+    place[list(types)] = np.arange(len(types))
+    level = np.zeros(len(members), np.int64)
+    outer = problem.level[members]
+    by_level = np.argsort(outer[reader], kind="stable")
+    edges = np.flatnonzero(np.diff(outer[reader][by_level])) + 1
+    for same in np.split(by_level, edges):
+        np.maximum.at(level, reader[same], level[read[same]] + 1)
+    part = Problem(place[problem.type[members]], level, reader, read)
+    step = policy(part)
+    if verify:
+        part.verify(step)
+    first = np.unique(step, return_index=True)[1]
+    rounds = np.zeros(len(first), np.int64)
+    now, last = 0, -1
+    for number, kind in enumerate(part.type[first]):
+        if kind <= last:
+            now += 1
+        last = kind
+        rounds[number] = now
+    return rounds[step]
