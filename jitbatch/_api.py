@@ -80,8 +80,9 @@ class Batched(Generic[P, R]):
         """The function mapped over samples, as `jax.vmap` maps over rows.
 
         Args:
-            *args, **kwargs: as for the function, with a sequence of samples (or an array with an axis of samples) in
-                place of each mapped argument; or the shared arguments and a `Plan` in place of the first mapped one.
+            args: as for the function, positional or by name, with a sequence of samples (or an array with an axis of
+                samples) in place of each mapped argument; or the shared arguments and a `Plan` in place of the first
+                mapped one.
 
         Returns:
             The outputs of all samples, stacked on axis 0, or as a list for `out="list"`.
@@ -115,8 +116,8 @@ class Batched(Generic[P, R]):
         """The analysis of a batch without running it.
 
         Args:
-            *args, **kwargs: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
-                `jax.ShapeDtypeStruct`s do.
+            args: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
+                instances of `jax.ShapeDtypeStruct` do.
             like: an earlier plan. The new one has at least its sizes and types, so that a program that is compiled for
                 the larger of the two serves both.
 
