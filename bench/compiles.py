@@ -15,9 +15,9 @@ from run import Params, logits, make_params, random_tree
 compiled: list[float] = []
 
 
-def note_compilation(event: str, seconds: float, **_: Any) -> None:
+def note_compilation(event: str, duration_secs: float, **_: Any) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
-        compiled.append(seconds)
+        compiled.append(duration_secs)
 
 
 def read_tree(line: str, vocabulary: dict[str, int]) -> Any:
@@ -58,6 +58,7 @@ def main() -> None:
 
     jax.monitoring.register_event_duration_secs_listener(note_compilation)
     plan = None
+    in_all = 0
     for epoch in range(arguments.epochs):
         compiled.clear()
         planning = 0.0
@@ -70,12 +71,13 @@ def main() -> None:
             params = jax.block_until_ready(step(params, plan))
         total = time.perf_counter() - begin
         slow = [seconds for seconds in compiled if seconds > 0.5]
+        in_all += len(slow)
         print(
             f"epoch {epoch + 1}: {total:6.1f} s, of which planning {planning:5.1f} s; "
             f"the step was compiled {len(slow)} times in {sum(slow):.1f} s",
             flush=True,
         )
-    print(f"{len(trees)} trees, {step._cache_size()} compilations of the step in all")
+    print(f"{len(trees)} trees, {in_all} compilations of the step in all")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ JAX hands to a tracer; each entry says why it is here.
 """
 
 import os
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -122,7 +123,7 @@ def is_function(value: Any) -> bool:
     return callable(value) or type(value).__name__ == "WrappedFun"
 
 
-_visiting: list[Any] = []
+_thread = threading.local()
 
 
 def callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
@@ -133,14 +134,15 @@ def callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
     globals they name are the same objects. JAX's own wrappers hold mutable stores and memo tables beside that;
     those are results of the rule, not part of it.
     """
-    for depth, other in enumerate(reversed(_visiting)):
+    visiting: list[Any] = _thread.__dict__.setdefault("visiting", [])
+    for depth, other in enumerate(reversed(visiting)):
         if other is fun:  # functions that name each other
             return "visiting", depth
-    _visiting.append(fun)
+    visiting.append(fun)
     try:
         return _callable_key(fun, param_key)
     finally:
-        _visiting.pop()
+        visiting.pop()
 
 
 def _callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:

@@ -22,7 +22,7 @@ MAX_STRUCTURES = 16384
 """Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
 
 MAX_KINDS = 8192
-"""Node kinds in one context; past that it is dropped as a whole and recording starts anew."""
+"""Node kinds, shared values or value classes in one context; past that it is dropped and recording starts anew."""
 
 MAX_SIGNATURES = 4096
 """Decorated calls with arguments of one structure, remembered for each function and kind of shared arguments."""
@@ -134,7 +134,8 @@ class Context:
 
     @property
     def is_full(self) -> bool:
-        return len(self.tables.kinds) > MAX_KINDS or len(self.tables.shared) > MAX_KINDS
+        tables = self.tables
+        return any(len(t) > MAX_KINDS for t in (tables.kinds, tables.shared, tables.classes, tables.avals))
 
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         """The graph of a sample, recorded if its structure is new."""

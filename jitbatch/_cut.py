@@ -46,6 +46,8 @@ class Joint:
     is_saved: bool
 
     def __call__(self, rows: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
+        if not self.equations:
+            return list(shared)
         env = dict(zip((*self.rows, *self.shared), (*rows, *shared), strict=True))
         for equation in self.equations:
             _evaluate(equation, env)
@@ -65,7 +67,7 @@ class CutCell:
         jaxpr = cell.jaxpr.jaxpr
         self.row_vars = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if row]
         self._shared_operands = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if not row]
-        self.out_atoms = jaxpr.outvars
+        self.out_atoms = list(jaxpr.outvars)
         depends_on_rows = set(self.row_vars)
         shared_equations, row_equations = [], []
         for equation in jaxpr.eqns:
@@ -79,6 +81,7 @@ class CutCell:
         read += [v for v in self.out_atoms if _is_var(v) and v not in depends_on_rows]
         self.shared_vars = list(dict.fromkeys(read))
         self.program = _join(row_equations, set(self.shared_vars), self.out_atoms)
+        self.out_atoms = [self._passed_on(a) if _is_var(a) and a in self.shared_vars else a for a in self.out_atoms]
         self.joints = [item for item in self.program if isinstance(item, Joint)]
         self.saved_avals = [v.aval for joint in self.joints if joint.is_saved for v in joint.outputs]
         self.tapped = [joint for joint in self.joints if any(is_float(v.aval) for v in joint.shared)]
@@ -86,6 +89,12 @@ class CutCell:
         # Rows that joints read and that are not operands of the cell: the backward pass stores them.
         read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
         self.stored_joint_rows = [v for v in read if v not in self.row_vars]
+
+    def _passed_on(self, var: Any) -> Any:
+        """An output that depends on shared operands alone, as what a joint without equations makes."""
+        made = _compat.Var(var.aval)
+        self.program.append(Joint(rows=(), shared=(var,), outputs=(made,), equations=(), is_saved=False))
+        return made
 
     def prologue(self, shared: Sequence[Any]) -> list[Any]:
         """The shared values that the loop reads, from the cell's shared operands."""
@@ -108,56 +117,73 @@ class CutCell:
         return [_read(atom, env) for atom in self.out_atoms], saved
 
     def tapped_forward(
-        self, rows: Sequence[Any], taps: Sequence[Any], saved: Sequence[Any], shared: Sequence[Any]
+        self, rows: Sequence[Any], taps: Sequence[Any], saved: Sequence[Any], shared: Sequence[Any], width: int
     ) -> tuple[list[Any], list[Any]]:
         """The float outputs as a function of rows and of `taps`, zeros that are added to what the joints make; and
-        `stored_joint_rows`. Outputs of saved joints are not computed again."""
+        `stored_joint_rows`. Outputs of saved joints are not computed again.
+
+        This is for `width` nodes at once. Each item is mapped by itself, so that the taps, which have a derivative of
+        their own, see whole arrays.
+        """
         env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
         remaining_taps, remaining_saved = iter(taps), iter(saved)
         for item in self.program:
             if not isinstance(item, Joint):
-                _evaluate(item, env)
+                self._evaluate_rows(item, env, width)
                 continue
             own_rows = [env[v] for v in item.rows]
             own_shared = [env[v] for v in item.shared]
-            values = [next(remaining_saved) for _ in item.outputs] if item.is_saved else item(own_rows, own_shared)
+            run = jax.vmap(item, in_axes=(0, None), axis_size=width)
+            values = [next(remaining_saved) for _ in item.outputs] if item.is_saved else run(own_rows, own_shared)
             if item in self.tapped:
                 floats = [is_float(v.aval) for v in item.outputs]
-                own_taps = [next(remaining_taps) for f in floats if f]
-                tapped = iter(
-                    _tap(item, own_rows, own_shared, [v for v, f in zip(values, floats, strict=True) if f], own_taps)
-                )
-                values = [next(tapped) if f else v for v, f in zip(values, floats, strict=True)]
+                own_taps = [next(remaining_taps) for flow in floats if flow]
+                own_values = [value for value, flow in zip(values, floats, strict=True) if flow]
+                tapped = iter(_tap(item, run, own_rows, own_shared, own_values, own_taps))
+                values = [next(tapped) if flow else value for value, flow in zip(values, floats, strict=True)]
             env.update(zip(item.outputs, values, strict=True))
-        outputs = [_read(atom, env) for atom in self.out_atoms if is_float(atom.aval)]
+        outputs = [self._rows_of(atom, env, width) for atom in self.out_atoms if is_float(atom.aval)]
         return outputs, [env[v] for v in self.stored_joint_rows]
 
+    def _evaluate_rows(self, equation: Any, env: dict[Any, Any], width: int) -> None:
+        axes = tuple(0 if _is_var(a) and a not in self.shared_vars else None for a in equation.invars)
+        run = jax.vmap(lambda *inputs: _compat.evaluate(equation, inputs), in_axes=axes, axis_size=width)
+        env.update(zip(equation.outvars, run(*(_read(a, env) for a in equation.invars)), strict=True))
 
-def _tap(joint: Joint, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
+    def _rows_of(self, atom: Any, env: dict[Any, Any], width: int) -> Any:
+        if _is_var(atom):
+            return env[atom]
+        return jnp.broadcast_to(jnp.asarray(atom.val, atom.aval.dtype), (width, *atom.aval.shape))
+
+
+def _tap(joint: Joint, run: Any, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
     """`values`, a joint's float outputs, with its derivative for the rows, and that of the identity for the taps."""
     flows = [is_float(var.aval) for var in joint.rows]
 
-    @jax.custom_vjp
     def tapped(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> list[Any]:
         return values
 
     def forward(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list[Any], Any]:
         return values, (rows, shared)
 
-    def backward(residuals: Any, cotangents: list[Any]) -> tuple[None, list[Any], list[Any], None]:
+    def backward(residuals: Any, cotangents: list[Any]) -> tuple[list[Any], list[Any], list[Any], None]:
         rows, shared = residuals
 
         def floats(float_rows: list[Any]) -> list[Any]:
             given = iter(float_rows)
-            made = joint([next(given) if flow else row for flow, row in zip(flows, rows, strict=True)], shared)
+            made = run([next(given) if flow else row for flow, row in zip(flows, rows, strict=True)], shared)
             return [value for value, var in zip(made, joint.outputs, strict=True) if is_float(var.aval)]
 
         _, pull = jax.vjp(floats, [row for flow, row in zip(flows, rows, strict=True) if flow])
         d_rows = iter(pull(cotangents)[0])
-        return None, cotangents, [next(d_rows) if flow else None for flow in flows], None
+        # Not None for the values: jax 0.10 then fails to transpose a scan that made them. And no stop_gradient: a
+        # derivative of this derivative needs theirs.
+        nothing = [jnp.zeros_like(cotangent) for cotangent in cotangents]
+        return nothing, cotangents, [next(d_rows) if flow else None for flow in flows], None
 
-    tapped.defvjp(forward, backward)
-    return tapped(values, taps, rows, shared)
+    tap = jax.custom_vjp(tapped)
+    tap.defvjp(forward, backward)
+    return tap(values, taps, rows, shared)
 
 
 def _is_var(atom: Any) -> bool:

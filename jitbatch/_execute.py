@@ -21,7 +21,12 @@ def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     """The outputs of a planned batch."""
     if isinstance(plan.static.program, FusedProgram):
         run = _programs.get_or_make(plan.static, lambda: jax.jit(_execute))
-        return run(plan, list(shared_leaves))
+        try:
+            return run(plan, list(shared_leaves))
+        except TypeError as error:
+            if "custom_vjp" in str(error):
+                error.add_note('jitbatch: a fused plan has no forward-mode derivative; use executor="dispatch"')
+            raise
     return _execute(plan, shared_leaves)
 
 

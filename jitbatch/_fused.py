@@ -11,7 +11,7 @@ too much is written again by the next round, or lies in the margin behind the no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -45,6 +45,15 @@ class SingleShape:
 
 
 @dataclass(frozen=True)
+class LoopSizes:
+    """What a loop has room for: rounds, the width of a chunk, and sums of pairs of each class."""
+
+    rounds: int = 0
+    margin: int = 0
+    pairs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Sizes:
     """What a program has room for. A plan made `like` another has at least the other's sizes.
 
@@ -54,9 +63,7 @@ class Sizes:
         nodes: how many nodes of each type.
         inputs: how many input rows of each class.
         shared: the shared values that are rows.
-        rounds: how many rounds of a loop.
-        margin: the widest chunk.
-        pairs: how many sums of pairs of each class.
+        loops: the sizes of each loop, by its types.
     """
 
     kinds: frozenset[int] = frozenset()
@@ -64,9 +71,30 @@ class Sizes:
     nodes: Mapping[Kind, int] = field(default_factory=dict)
     inputs: Mapping[int, int] = field(default_factory=dict)
     shared: frozenset[int] = frozenset()
-    rounds: int = 0
-    margin: int = 0
-    pairs: Mapping[int, int] = field(default_factory=dict)
+    loops: Mapping[frozenset[Kind], LoopSizes] = field(default_factory=dict)
+
+    def now(self, kinds: Sequence[Kind]) -> "Sizes":
+        """The same sizes for the types of another batch: a type may have become wider since."""
+
+        def become(kind: Kind) -> list[Kind]:
+            return [kind] if kind in kinds else [k for k in kinds if k.cell.body == kind.cell.body]
+
+        nodes: dict[Kind, int] = {}
+        for kind, count in self.nodes.items():
+            for now in become(kind):
+                nodes[now] = max(count, nodes.get(now, 0))
+        edges = {(a, b) for read, reader in self.edges for a in become(read) for b in become(reader)}
+        loops = {frozenset(now for kind in loop for now in become(kind)): size for loop, size in self.loops.items()}
+        return replace(self, nodes=nodes, edges=frozenset(edges), loops=loops)
+
+    def of_loop(self, kinds: Sequence[Kind]) -> LoopSizes:
+        """The sizes of the loops that have become the loop of these types."""
+        own = [size for loop, size in self.loops.items() if not loop.isdisjoint(kinds)]
+        pairs: dict[int, int] = {}
+        for size in own:
+            for value_class, rows in size.pairs.items():
+                pairs[value_class] = max(rows, pairs.get(value_class, 0))
+        return LoopSizes(max((s.rounds for s in own), default=0), max((s.margin for s in own), default=0), pairs)
 
 
 @dataclass(frozen=True)
@@ -151,12 +179,12 @@ class Lowering:
         self.analysis = analysis
         self.tables = tables = analysis.tables
         self.policy = policy
-        self.least = least
+        self.least = least = least.now(analysis.types.kinds)
         self.verify = verify
         self.value_row = analysis.value_row.copy()
-        self.steps = self.padded_rows = self.rounds = self.margin = 0
+        self.steps = self.padded_rows = 0
         self.nodes: dict[Kind, int] = {}
-        self.pairs: dict[int, int] = {}
+        self.loops: dict[frozenset[Kind], LoopSizes] = {}
         self.kinds = kinds = analysis.types.kinds
         problem = analysis.problem
         self.nodes_of = [np.flatnonzero(problem.type == t) for t in range(len(kinds))]
@@ -164,7 +192,7 @@ class Lowering:
         place = {kind: t for t, kind in enumerate(kinds)}
         pairs = np.unique(problem.type[problem.read] * len(kinds) + problem.type[problem.reader])
         edges = {divmod(int(pair), len(kinds)) for pair in pairs}
-        edges |= {(place[read], place[reader]) for read, reader in least.edges if read in place and reader in place}
+        edges |= {(place[read], place[reader]) for read, reader in least.edges}
         self.edges = frozenset((kinds[read], kinds[reader]) for read, reader in edges)
         self.phases = find_phases(len(kinds), edges)
 
@@ -196,9 +224,7 @@ class Lowering:
             nodes=self.nodes,
             inputs=self.inputs,
             shared=frozenset(number for rows in self.analysis.shared_rows for number in rows),
-            rounds=self.rounds,
-            margin=self.margin,
-            pairs=self.pairs,
+            loops=self.loops,
         )
         program = FusedProgram(tuple(shapes), sizes)
         return Lowered(program, tuple(tables), arenas, self.value_row, self.steps, self.padded_rows)
@@ -235,8 +261,7 @@ class Lowering:
             rounds_by_type.append(rounds[order])
             largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
         margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
-        margin = max(margin, self.least.margin)
-        self.margin = max(margin, self.margin)
+        margin = max(margin, self.least.of_loop([self.kinds[t] for t in types]).margin)
         for t, nodes in zip(types, ordered, strict=True):
             kind = self.kinds[t]
             capacity = self.nodes[kind] = self._size(len(nodes), self.least.nodes.get(kind))
@@ -265,8 +290,9 @@ class Lowering:
     ) -> tuple[LoopShape, dict[str, Any]]:
         margin = blocks[0].widths[-1]
         rounds_count = max(int(r.max(initial=-1)) for r in rounds) + 1
-        room = max(self._size(rounds_count, self.least.rounds), 1)
-        self.rounds = max(self.rounds, room)
+        kinds = [block.kind for block in blocks]
+        least = self.least.of_loop(kinds)
+        room = max(self._size(rounds_count, least.rounds), 1)
         counts = np.stack([np.bincount(r, minlength=room) for r in rounds], axis=1)
         first = np.cumsum(counts, axis=0) - counts
         width = np.zeros_like(counts)
@@ -313,8 +339,8 @@ class Lowering:
         pair_rows = []
         for c, pair in zip(self.arena_classes, pairs, strict=True):
             wanted = 0 if pair is None or not len(pair.left) else len(pair.left) + PAIR_WIDTH
-            pair_rows.append(self._size(wanted, self.least.pairs.get(c)) if pair is not None else 0)
-            self.pairs[c] = max(self.pairs.get(c, 0), pair_rows[-1])
+            pair_rows.append(self._size(wanted, least.pairs.get(c)) if pair is not None else 0)
+        self.loops[frozenset(kinds)] = LoopSizes(room, margin, dict(zip(self.arena_classes, pair_rows, strict=True)))
         shape = LoopShape(
             tuple(blocks), margin, room, tuple(reads), tuple(writes), tuple(edges), tuple(edge_rows), tuple(pair_rows)
         )

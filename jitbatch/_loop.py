@@ -185,8 +185,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:
             remaining = iter(float_rows)
             all_rows = [next(remaining) if flow else row for flow, row in zip(flows, rows, strict=True)]
-            run = jax.vmap(cut.tapped_forward, in_axes=(0, 0, 0, None), axis_size=width)
-            return run(all_rows, zeros, own_saved, shared[number])
+            return cut.tapped_forward(all_rows, zeros, own_saved, shared[number], width)
 
         float_rows = [row for flow, row in zip(flows, rows, strict=True) if flow]
         _, pull, joint_rows = jax.vjp(float_outputs, float_rows, zeros, has_aux=True)

@@ -73,7 +73,7 @@ def rounds_of(
     local[members] = np.arange(len(members))
     inside = (local[problem.reader] >= 0) & (local[problem.read] >= 0)
     reader, read = local[problem.reader[inside]], local[problem.read[inside]]
-    place = np.full(int(problem.type.max(initial=0)) + 1, -1)
+    place = np.full(max(int(problem.type.max(initial=0)), *types) + 1, -1)
     place[list(types)] = np.arange(len(types))
     level = np.zeros(len(members), np.int64)
     outer = problem.level[members]

@@ -122,6 +122,23 @@ def test_outputs_inside_the_loop_have_cotangents_of_their_own() -> None:
     check(states, rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (2, 4, 3)])
 
 
+@jitbatch
+def constant_step(params: Params, x: Array, h: Array) -> tuple[Array, Array]:
+    return jnp.tanh(x @ params["x"] + h @ params["h"]), jnp.sin(params["b"])
+
+
+def test_a_cell_that_returns_what_only_shared_operands_make() -> None:
+    @jitbatch
+    def run(params: Params, xs: Array) -> Array:
+        h = y = params["h0"]
+        for x in xs:
+            h, y = constant_step(params, x, h + y)
+        return h * y
+
+    rng = np.random.default_rng(0)
+    check(run, rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (2, 3)])
+
+
 def test_more_rows_than_the_widest_chunk() -> None:
     xs = list(normal(np.random.default_rng(0), 300, 2, INPUT))
     batched = jitbatch(chain.__wrapped__, dedupe=False)
