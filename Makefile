@@ -6,11 +6,11 @@ WORKERS ?= 2
 .PHONY: help train test test-slow lint bench docs clean
 
 help:
-	@echo "make train      train a Flax Tree-LSTM with jitbatch, a minute or two"
+	@echo "make train      train a Flax Tree-LSTM with jitbatch, about two minutes"
 	@echo "make test       lint, type check, unit tests and doctests"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make lint       ruff and pyright"
-	@echo "make bench      the benchmarks"
+	@echo "make bench      the benchmarks, about eight minutes"
 	@echo "make docs       the documentation, as HTML in docs/_build/html"
 
 .venv/.dev: pyproject.toml

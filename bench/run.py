@@ -70,16 +70,16 @@ def nodes_of(tree: Any) -> int:
     return 1 + sum(map(nodes_of, tree)) if isinstance(tree, tuple) else 1
 
 
-def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median time of each, run in turns after one warm-up."""
-    for run in contestants.values():
+def interleaved(contestants: dict[str, tuple[Callable[[], Any], int]], rounds: int) -> dict[str, float]:
+    """The median time a tree of each contestant, run in turns after one warm-up, given how many trees it runs."""
+    for run, _ in contestants.values():
         jax.block_until_ready(run())
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
-        for name, run in contestants.items():
+        for name, (run, trees) in contestants.items():
             start = time.perf_counter()
             jax.block_until_ready(run())
-            times[name].append(time.perf_counter() - start)
+            times[name].append((time.perf_counter() - start) / trees)
     return {name: statistics.median(measured) for name, measured in times.items()}
 
 
@@ -99,19 +99,23 @@ def compare(params: Params, trees: list[Any], rounds: int, training: bool) -> di
     fused = jax.jit(over_batch)
     shapes = {jax.tree.structure(tree): jax.jit(over_sample) for tree in trees}
 
-    def loop(run: Callable[[Params, Any], Any]) -> Any:
-        total = run(params, trees[0])
-        for tree in trees[1:]:
+    def loop(run: Callable[[Params, Any], Any], some: list[Any]) -> Any:
+        total = run(params, some[0])
+        for tree in some[1:]:
             total = jax.tree.map(jnp.add, total, run(params, tree))
         return total
 
+    def jitted(p: Params, tree: Any) -> Any:
+        return shapes[jax.tree.structure(tree)](p, tree)
+
+    few = trees[:4]  # the eager loop is slow, and its time a tree is the same for all sizes
     return interleaved(
         {
-            "fused": lambda: fused(params, logits.plan(params, trees)),
-            "fused, planned before": lambda: fused(params, plan),
-            "dispatch": lambda: over_batch(params, trees),
-            "loop, jitted": lambda: loop(lambda p, tree: shapes[jax.tree.structure(tree)](p, tree)),
-            "loop": lambda: loop(over_sample),
+            "fused": (lambda: fused(params, logits.plan(params, trees)), len(trees)),
+            "fused, planned before": (lambda: fused(params, plan), len(trees)),
+            "dispatch": (lambda: over_batch(params, trees), len(trees)),
+            "loop, jitted": (lambda: loop(jitted, trees), len(trees)),
+            "loop": (lambda: loop(over_sample, few), len(few)),
         },
         rounds,
     )
@@ -143,7 +147,7 @@ def main() -> None:
             what = "training " if training else "inference"
             for name, seconds in times.items():
                 ratio = seconds / times["fused"]
-                print(f"  {what} {name:21s} {seconds * 1e3:9.1f} ms {size / seconds:9.0f} trees/s {ratio:7.2f}x")
+                print(f"  {what} {name:21s} {seconds * 1e3:9.3f} ms a tree {1 / seconds:8.0f} trees/s {ratio:7.2f}x")
 
 
 if __name__ == "__main__":
