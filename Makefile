@@ -3,15 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help train test test-slow lint bench docs clean
+.PHONY: help train test lint bench docs clean
 
 help:
-	@echo "make train      train a Flax Tree-LSTM with jitbatch, about two minutes"
-	@echo "make test       lint, type check, unit tests and doctests"
-	@echo "make test-slow  the tests marked slow"
-	@echo "make lint       ruff and pyright"
-	@echo "make bench      the benchmarks, about eight minutes"
-	@echo "make docs       the documentation, as HTML in docs/_build/html"
+	@echo "make train  train a Flax Tree-LSTM with jitbatch, about two minutes"
+	@echo "make test   lint, type check, unit tests and doctests"
+	@echo "make lint   ruff and pyright"
+	@echo "make bench  the benchmarks, about eight minutes"
+	@echo "make docs   the documentation, as HTML in docs/_build/html"
 
 .venv/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -31,9 +30,6 @@ train: .venv/.dev
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
-
-test-slow: .venv/.dev
-	$(BIN)/python -m pytest -m slow
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -21,9 +21,7 @@ from jax import lax
 
 from jitbatch._cut import cut_cell, is_float
 from jitbatch._graph import ROW, Kind
-
-PAIR_WIDTH = 32
-"""How many pairs of edge rows are summed at once."""
+from jitbatch._pairs import PAIR_WIDTH
 
 
 @dataclass(frozen=True)
