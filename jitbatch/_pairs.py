@@ -1,7 +1,7 @@
 """Sums over the readers of a value, two edge rows at a time.
 
-A value with k readers has k edge rows of cotangents. They are summed pair by pair into k - 1 further rows, as a tree, so
-that every sum is a gather and a contiguous write, and the cost is linear in the number of readers.
+A value with k readers has k edge rows of cotangents. They are summed pair by pair into k - 1 further rows, as a tree,
+so that every sum is a gather and a contiguous write, and the cost is linear in the number of readers.
 """
 
 from dataclasses import dataclass
