@@ -395,3 +395,11 @@ def test_a_long_chain() -> None:
 
     got = jax.jit(functools.partial(values_and_gradients, batched))(params, plan)
     assert_same(got, loop(scanned, params, samples), **GRADIENTS)
+
+
+def test_permuting_samples_permutes_outputs_bit_for_bit() -> None:
+    rows = np.asarray(TREES.batch(PARAMS, TREES.plan(PARAMS, LARGE)))
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(LARGE))
+        permuted = TREES.batch(PARAMS, TREES.plan(PARAMS, [LARGE[i] for i in order]))
+        assert np.asarray(permuted).tobytes() == rows[order].tobytes()
