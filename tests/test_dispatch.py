@@ -135,3 +135,23 @@ def test_kernels_are_cleared_with_the_other_caches() -> None:
     assert _execute._shared_programs.info().currsize == 1
     clear_caches()
     assert _dispatch._kernels.info().currsize == _execute._shared_programs.info().currsize == 0
+
+
+def test_padding_is_a_row_of_its_own_step() -> None:
+    """Row 0 of the arena is zero, where the root has no derivative; a padded step of roots must not read it."""
+
+    @jitbatch
+    def shifted(w: Any, x: Any) -> Any:
+        return w + x
+
+    @jitbatch
+    def root(w: Any, x: Any) -> Any:
+        return jnp.sqrt(w * x)
+
+    def fun(w: Any, pair: Any) -> Any:
+        return shifted(w, pair[0]) * root(w, pair[1])
+
+    samples = [(0.0, float(i)) for i in range(1, 6)]
+    w = jnp.float32(2)
+    got = jax.grad(lambda w: jitbatch(fun, executor="dispatch").batch(w, samples).sum())(w)
+    np.testing.assert_allclose(got, jax.grad(lambda w: sum(fun(w, sample) for sample in samples))(w), rtol=1e-5)
