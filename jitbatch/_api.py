@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jitbatch._record import Recorder, describe_function
 from jitbatch._schedule import POLICIES
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
@@ -64,6 +65,12 @@ class Batched(Generic[P, R]):
         qualified = getattr(self.__wrapped__, "__qualname__", "")
         self._is_method = self._is_method or qualified == f"{owner.__qualname__}.{name}"
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> "Batched[P, R]": ...
+    @overload
+    def __get__(
+        self: "Batched[Concatenate[Any, Q], R]", instance: object, owner: type | None = None
+    ) -> "BoundBatched[Q, R]": ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         linen = sys.modules.get("flax.linen")
         if linen is not None and owner is not None and issubclass(owner, linen.Module):
@@ -72,7 +79,8 @@ class Batched(Generic[P, R]):
                 "replaces methods by its own wrappers, so they cannot be decorated. Decorate a function of the "
                 "variables instead: `jitbatch(lambda variables, sample: model.apply(variables, sample))`"
             )
-        return BoundBatched(self, instance) if instance is not None and self._is_method else self
+        method: Any = self
+        return BoundBatched(method, instance) if instance is not None and self._is_method else self
 
     # Batches
 
@@ -226,15 +234,14 @@ class Batched(Generic[P, R]):
 class BoundBatched(Generic[P, R]):
     """A decorated method of an object, which is its shared argument."""
 
-    def __init__(self, batched: Batched[P, R], instance: Any):
+    def __init__(self, batched: Batched[Concatenate[Any, P], R], instance: Any):
         self._batched = batched
         self._instance = instance
         self.__wrapped__ = batched.__wrapped__.__get__(instance)
         functools.update_wrapper(self, self.__wrapped__)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call: Any = self._batched
-        return call(self._instance, *args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._batched(self._instance, *args, **kwargs)
 
     def __repr__(self) -> str:
         return repr(self._batched)

@@ -293,3 +293,28 @@ def test_zero_samples_of_a_known_function(mapped: Any) -> None:
     fun.batch(1.0, [X])
     empty = fun.batch(1.0, mapped)
     assert (empty["y"].shape, empty["y"].dtype) == ((0, 2), jnp.float32)
+
+
+def test_type_checkers_see_the_signatures_of_functions_and_methods(tmp_path: Any) -> None:
+    code = """
+from jitbatch import jitbatch
+
+class Model:
+    @jitbatch
+    def score(self, tree: int) -> float: ...
+
+@jitbatch
+def plain(params: dict[str, float], tree: int) -> float: ...
+
+reveal_type(Model().score(3))
+reveal_type(plain({}, 3))
+Model().score("three")
+plain({}, "three")
+"""
+    file = tmp_path / "checked.py"
+    file.write_text(code, encoding="utf-8")
+    run = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(file)]
+    said = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120).stdout
+    assert said.count('is "float"') == 2
+    assert said.count("Literal['three']") >= 2
+    assert "2 errors" in said

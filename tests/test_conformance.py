@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from zoo import (
     Workload,
     assert_bits,
     assert_same,
+    counted_compilations,
     gradients,
     named,
     normal,
@@ -660,22 +660,6 @@ def test_a_subgraph_can_be_batched_by_itself() -> None:
 
 
 # --- The second call
-
-
-@contextmanager
-def counted_compilations() -> Iterator[list[str]]:
-    """Collects one entry for each XLA compilation."""
-    compilations: list[str] = []
-
-    def listen(event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compilations.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield compilations
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def counted(fun: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from zoo import (
     INPUT,
     Params,
     assert_same,
+    counted_compilations,
     named,
     normal,
     projected,
@@ -75,21 +75,6 @@ def check(batched: Any, params: Any, samples: list[Any], **tolerance: Any) -> An
     got = jax.jit(functools.partial(values_and_gradients, batched))(params, plan)
     assert_same(got, loop(batched.__wrapped__, params, samples), **(tolerance or GRADIENTS))
     return plan
-
-
-@contextmanager
-def counted_compilations() -> Iterator[list[str]]:
-    compilations: list[str] = []
-
-    def listen(event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compilations.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield compilations
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def loops(plan: Any) -> list[Any]:

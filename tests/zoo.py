@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -171,6 +172,22 @@ def assert_same(got: Any, want: Any, *, rtol: float = 2e-5, atol: float = 2e-6) 
             np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=where)
         else:
             np.testing.assert_array_equal(a, b, err_msg=where)
+
+
+@contextmanager
+def counted_compilations() -> Iterator[list[str]]:
+    """Collects one entry for each XLA compilation."""
+    compilations: list[str] = []
+
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compilations.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compilations
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def assert_bits(got: Any, want: Any) -> None:
