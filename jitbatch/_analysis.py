@@ -1,39 +1,20 @@
 """The analysis of a batch that no executor is needed for: types, equal calls merged, the nodes to be scheduled.
 
-Everything here works on whole arrays; loops run over kinds and types, never over nodes.
+Everything here works on whole arrays, never on single nodes.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jitbatch._canonical import Cell, widest
 from jitbatch._concat import Batch, concatenate, ranges
 from jitbatch._dedupe import merge_calls
-from jitbatch._graph import ROW, Graph, Kind, Tables
+from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import PackedInputs, pack_inputs
 from jitbatch._schedule import Problem
-
-
-@dataclass(frozen=True, eq=False)
-class Types:
-    """The types of a batch in canonical order.
-
-    A type is a kind, but for two things. Where some calls of a cell pass a shared value (a learned initial state) and
-    others a value of the sample, all pass a row. Where nodes with the same body have different outputs, all have all of
-    them. Either way they are one bucket.
-
-    Attributes:
-        kinds: the kind that stands for each type.
-        of_kind: int [kinds in the tables]; the type of each kind, -1 for those that the batch lacks.
-        outputs: for each kind of the batch, which output of its type each of its own outputs is.
-    """
-
-    kinds: list[Kind]
-    of_kind: np.ndarray
-    outputs: dict[int, tuple[int, ...]]
+from jitbatch._types import Types, typed
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +22,10 @@ class Analysis:
     """A batch, analysed.
 
     Attributes:
-        batch: the concatenated graphs.
         types: the types of its nodes.
+        batch: the concatenated graphs, in terms of these types.
         packed: its input rows.
         shared_rows: for each class the shared values that are needed as rows; in the arena the inputs come after them.
-        shared_position: int [shared values]; the row of each, -1 for those that are not needed as rows.
         value_row: int [values]; the rows of inputs and shared values, -1 for what nodes make.
         leader: int [nodes]; the first node that computes the same.
         nodes: int; the distinct nodes, which are their own leaders.
@@ -53,11 +33,10 @@ class Analysis:
     """
 
     tables: Tables
-    batch: Batch
     types: Types
+    batch: Batch
     packed: PackedInputs
     shared_rows: list[tuple[int, ...]]
-    shared_position: np.ndarray
     value_row: np.ndarray
     leader: np.ndarray
     nodes: np.ndarray
@@ -70,12 +49,9 @@ class Analysis:
 
     def place(self, value_row: np.ndarray, nodes: np.ndarray, rows: Sequence[np.ndarray]) -> None:
         """Enter the rows of what some nodes of one type make: `rows` has an array for each output of the type."""
-        kind_of = self.batch.kind[nodes]
-        for number in np.unique(kind_of):
-            here = np.flatnonzero(kind_of == number)
-            first = self.batch.first_value[nodes[here]]
-            for own, output in enumerate(self.types.outputs[int(number)]):
-                value_row[first + own] = rows[output][here]
+        first = self.batch.first_value[nodes]
+        for output, here in enumerate(rows):
+            value_row[first + output] = here
 
     def place_merged(self, value_row: np.ndarray) -> None:
         """Enter the rows of merged values: they lie where their leaders' do."""
@@ -86,41 +62,33 @@ class Analysis:
         first = self.batch.first_value
         value_row[values] = value_row[first[self.leader[made_by]] + values - first[made_by]]
 
-    def operand_rows(self, kind: Kind, nodes: np.ndarray, value_row: np.ndarray) -> np.ndarray:
-        """int [row operands, nodes]; where the operands of some nodes of one type lie."""
-        rows = np.empty((kind.rows, len(nodes)), np.int64)
-        kind_of = self.batch.kind[nodes]
-        for number in np.unique(kind_of):
-            here = np.flatnonzero(kind_of == number)
-            first = self.batch.operand_start[nodes[here]]
-            column = row = 0
-            for bound, own in zip(kind.binding, self.tables.kinds[number].binding, strict=True):
-                if own == ROW:
-                    rows[row, here] = value_row[self.batch.operands[first + column]]
-                elif bound == ROW:
-                    rows[row, here] = self.shared_position[own]
-                column += own == ROW
-                row += bound == ROW
-        return rows
+    def operand_rows(self, nodes: np.ndarray, value_row: np.ndarray, count: int) -> np.ndarray:
+        """int [operands, nodes]; where the operands of some nodes lie, which read `count` values each."""
+        columns = self.batch.operand_start[nodes] + np.arange(count)[:, None]
+        return value_row[self.batch.operands[columns]]
+
+    def terms(self, nodes: np.ndarray, value_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of nodes that read any number of values: int [terms], where these lie, and int [nodes], how many each has."""
+        counts = self.batch.operand_start[nodes + 1] - self.batch.operand_start[nodes]
+        return value_row[self.batch.operands[ranges(self.batch.operand_start[nodes], counts)]], counts
 
 
 def analyse(
-    graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], dedupe: bool,
-    kinds: Iterable[int] = (), shared: Iterable[int] = (),
-) -> Analysis:  # fmt: skip
+    graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], types: Types, dedupe: bool, shared: Iterable[int] = ()
+) -> Analysis:
     """Analyse a batch of at least one sample.
 
     Args:
         graphs: one for each sample.
         leaves: the array leaves of each sample.
+        types: the types of the batch.
         dedupe: whether equal calls are merged.
-        kinds: further kinds that are to have types.
         shared: further shared values that are to be rows.
     """
     tables = graphs[0].tables
+    graphs = [typed(graph, types) for graph in graphs]
     batch = concatenate(graphs)
-    types = find_types(np.union1d(batch.kind, np.array(list(kinds), np.int64)), tables)
-    shared_rows, shared_position = _shared_rows(batch, types, tables, shared)
+    shared_rows, shared_position = _shared_rows(batch, tables, shared)
     packed = pack_inputs(graphs, leaves, batch, tables, dedupe)
 
     value_row = np.full(len(batch.value_class), -1, np.int64)
@@ -153,49 +121,14 @@ def analyse(
         reader=np.repeat(np.arange(len(nodes)), counts)[inner],
         read=renumber[leader[read[inner]]],
     )
-    return Analysis(
-        tables, batch, types, packed, shared_rows, shared_position, value_row, leader, nodes, problem
-    )  # fmt: skip
+    return Analysis(tables, types, batch, packed, shared_rows, value_row, leader, nodes, problem)
 
 
-def find_types(present: np.ndarray, tables: Tables) -> Types:
-    """The types that the kinds of a batch are."""
-    bodies: dict[Hashable, list[Cell]] = {}
-    is_row: dict[Hashable, list[bool]] = {}
-    for number in present:
-        kind = tables.kinds[number]
-        bodies.setdefault(kind.cell.body, []).append(kind.cell)
-        rows = is_row.setdefault(kind.cell.body, [False] * len(kind.binding))
-        for slot, bound in enumerate(kind.binding):
-            rows[slot] = rows[slot] or bound == ROW
-    widened: dict[int, Kind] = {}
-    outputs: dict[int, tuple[int, ...]] = {}
-    for number in present.tolist():
-        kind = tables.kinds[number]
-        cell = widest(bodies[kind.cell.body])
-        binding = (ROW if row else bound for bound, row in zip(kind.binding, is_row[kind.cell.body], strict=True))
-        widened[number] = Kind(cell, tuple(binding))
-        outputs[number] = tuple(cell.output_numbers.index(out) for out in kind.cell.output_numbers)
-    kinds = sorted(set(widened.values()), key=lambda kind: (kind.cell.digest, tables.binding_order(kind.binding)))
-    place = {kind: position for position, kind in enumerate(kinds)}
-    of_kind = np.full(len(tables.kinds), -1)
-    for number, kind in widened.items():
-        of_kind[number] = place[kind]
-    return Types(kinds, of_kind, outputs)
-
-
-def _shared_rows(
-    batch: Batch, types: Types, tables: Tables, further: Iterable[int]
-) -> tuple[list[tuple[int, ...]], np.ndarray]:
+def _shared_rows(batch: Batch, tables: Tables, further: Iterable[int]) -> tuple[list[tuple[int, ...]], np.ndarray]:
     """For each class the shared values that are needed as rows, and the row of each shared value."""
-    needed = {*np.unique(batch.shared_numbers).tolist(), *further}
-    for number in types.outputs:
-        merged = types.kinds[types.of_kind[number]].binding
-        own_binding = tables.kinds[number].binding
-        needed.update(own for own, now in zip(own_binding, merged, strict=True) if own != ROW and now == ROW)
     rows: list[tuple[int, ...]] = [()] * len(tables.classes)
     position = np.full(len(tables.shared), -1, np.int64)
-    for number in sorted(needed, key=tables.shared_order):
+    for number in sorted({*np.unique(batch.shared_numbers).tolist(), *further}, key=tables.shared_order):
         in_class = tables.shared_class[number]
         position[number] = len(rows[in_class])
         rows[in_class] += (number,)

@@ -4,7 +4,7 @@ One pass backwards finds what is needed; one pass forwards decides for each oper
 sample's inputs, a shared value, or work of the sample; bare operations are grouped into cells; the rest is numbering.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +12,14 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._caches import Cache
-from jitbatch._canonical import Cell, Identity, intern_cell
+from jitbatch._canonical import Cell, Identity, SumCell, array_key, intern_cell
 from jitbatch._errors import OutputError
 from jitbatch._fold import fold
 from jitbatch._graph import ROW, Graph, SharedArray, SharedLeaf, SharedResult, Tables, levels_of
 from jitbatch._group import group_operations
 from jitbatch._record import Recorder
-from jitbatch._values import InputSource, Op, Value, is_array, root, within
+from jitbatch._sums import gather_sums
+from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, root, within
 
 SMALL = 1024
 """Constants of up to this many elements that are passed to a subgraph are rows of the batch, as inputs are: calls on
@@ -64,6 +65,8 @@ class Builder:
         self.may_close_over_tracers = may_close_over_tracers
         self.refs: dict[int, Ref] = {}
         self.kept: list[Op] = []
+        self.leaf_avals: list[Any] = list(recorder.input_avals)
+        self.constants: dict[Hashable, tuple[int, Any]] = {}
         self.reads: list[list[int]] = []
 
     # What each value is
@@ -75,6 +78,9 @@ class Builder:
             if type(value) is not Value:
                 return self.constant(value)
             source = value.source
+            if isinstance(source, ConstantRow):
+                found = self.refs[id(value)] = self.constant_row(source.array)
+                return found
             assert isinstance(source, InputSource), "operations are recorded in topological order"
             if source.shared:
                 found = Shared(self.tables.share(SharedLeaf(source.leaf), value.aval))
@@ -94,6 +100,16 @@ class Builder:
         if _compat.is_tracer(value) and not self.may_close_over_tracers:
             raise ClosesOverTracer
         return Shared(self.tables.share(SharedArray(value), jax.typeof(value)))
+
+    def constant_row(self, value: Any) -> Input:
+        """A constant that is a row, as a leaf of the sample is."""
+        aval = jax.typeof(value)
+        host = value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
+        key = array_key(host)
+        if key not in self.constants:
+            self.constants[key] = len(self.leaf_avals), host
+            self.leaf_avals.append(aval)
+        return Input(self.constants[key][0], 0, 0)
 
     # What each operation becomes
 
@@ -155,7 +171,7 @@ class Builder:
         if self.granularity == "graph":
             return [self.kept] if self.kept else []
         sites = [None if self.is_boundary(op) else op.site for op in self.kept]
-        numbers = group_operations(sites, [op.scope for op in self.kept], self.reads)
+        numbers = group_operations(sites, [op.scope for op in self.kept], self.reads, [op.turn for op in self.kept])
         members: list[list[Op]] = [[] for _ in range(max(numbers, default=-1) + 1)]
         for op, number in zip(self.kept, numbers, strict=True):
             members[number].append(op)
@@ -202,7 +218,7 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
             )
 
     builder = Builder(recorder, granularity, may_close_over_tracers)
-    for op in recorder.ops:
+    for op in recorder.ops if granularity == "graph" else gather_sums(recorder.ops, out_leaves):
         builder.add(op)
     output_refs = [builder.whole(leaf) for leaf in out_leaves]
     groups = builder.groups()
@@ -239,14 +255,15 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
         binding: list[int] = []
         reads: list[Ref] = []
         for operand, is_passed in zip(operands, passed, strict=True):
-            ref = builder.ref(operand)
             small = is_passed and type(operand) is not Value and not _compat.is_tracer(operand)
-            if isinstance(ref, Shared) and not (small and np.size(operand) <= SMALL):
+            small = small and np.size(operand) <= SMALL
+            ref = builder.constant_row(operand) if small else builder.ref(operand)
+            if isinstance(ref, Shared) and not isinstance(cell, SumCell):
                 binding.append(ref.number)
             else:
                 binding.append(ROW)
                 reads.append(row(ref))
-        node_kinds.append(tables.kind(cell, tuple(binding)))
+        node_kinds.append(tables.kind(cell, (ROW,) if isinstance(cell, SumCell) else tuple(binding)))
         node_operands.append(reads)
     for ref in output_refs:
         row(ref)
@@ -264,7 +281,7 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
         node, output = made_at[ref.op, ref.output]
         return int(base[node]) + output
 
-    classes = [tables.class_of(_input_aval(recorder, ref)) for ref in input_numbers]
+    classes = [tables.class_of(_input_aval(builder, ref)) for ref in input_numbers]
     classes += [tables.shared_class[shared] for shared in shared_numbers]
     for kind in node_kinds:
         classes += tables.kind_classes[kind]
@@ -273,7 +290,8 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
     producer = np.concatenate([np.full(first, -1), np.repeat(np.arange(len(counts)), counts)]).astype(np.int32)
     return Graph(
         tables=tables,
-        leaf_shapes=tuple(tuple(aval.shape) for aval in recorder.input_avals),
+        leaf_shapes=tuple(tuple(aval.shape) for aval in builder.leaf_avals),
+        constants=tuple(value for _, value in builder.constants.values()),
         inputs=np.array(list(input_numbers), np.int32).reshape(-1, 3),
         shared_rows=np.array(list(shared_numbers), np.int32),
         kind=np.array(node_kinds, np.int32),
@@ -314,6 +332,6 @@ def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:
     return [False] * len(operands)
 
 
-def _input_aval(recorder: Recorder, ref: Input) -> Any:
-    aval = recorder.input_avals[ref.leaf]
+def _input_aval(builder: Builder, ref: Input) -> Any:
+    aval = builder.leaf_avals[ref.leaf]
     return _compat.make_aval(aval.shape[ref.depth :], aval.dtype)

@@ -146,6 +146,10 @@ def _make_jaxpr_key(jaxpr: Any) -> Key:
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
+def _digest(key: Key) -> str:
+    return hashlib.sha256(_ADDRESS.sub("", repr(key)).encode()).hexdigest()[:16]
+
+
 class Cell:
     """A cell type: fixed work on arrays, as a closed jaxpr without constants.
 
@@ -193,13 +197,43 @@ class Cell:
     @cached_property
     def digest(self) -> str:
         """The key as a short text that is the same in every process."""
-        return hashlib.sha256(_ADDRESS.sub("", repr(self.key)).encode()).hexdigest()[:16]
+        return _digest(self.key)
+
+    @cached_property
+    def body_digest(self) -> str:
+        return _digest(self.body)
 
     def __call__(self, *operands: Any) -> Sequence[Any]:
         return _compat.jaxpr_as_fun(self.jaxpr)(*operands)
 
 
+class SumCell(Cell):
+    """The sum of any number of arrays of one shape and dtype: one type, whatever the number.
+
+    Its jaxpr is that of one term.
+    """
+
+    def __init__(self, aval: Any):
+        term = _compat.Var(aval)
+        super().__init__(
+            Key((Key(("sum", aval_key(aval))), (0,))), _compat.make_jaxpr([term], [term], [], "sum"), "sum", ""
+        )
+
+    def __call__(self, *operands: Any) -> Sequence[Any]:
+        dtype = accumulator(operands[0].dtype)
+        return [sum(x.astype(dtype) for x in operands).astype(operands[0].dtype)]  # type: ignore[union-attr]
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype in which a sum is accumulated: as `jnp.sum` does, short floats in float32."""
+    return np.float32 if jax.numpy.issubdtype(dtype, np.inexact) and np.dtype(dtype).itemsize < 4 else dtype
+
+
 _cells = Cache(4096)
+
+
+def sum_cell(aval: Any) -> Cell:
+    return _cells.get_or_make(("sum", aval_key(aval)), lambda: SumCell(aval))
 
 
 def intern_cell(jaxpr: Any, name: str, where: str) -> Cell:

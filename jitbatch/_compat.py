@@ -29,6 +29,9 @@ jaxpr_as_fun = jex.jaxpr_as_fun
 JaxprEqn = jex.JaxprEqn
 set_current_trace = jex.set_current_trace
 
+# New in jax 0.10, and not among the public primitives: `jnp.stack` is one operation.
+stack_p = jax.make_jaxpr(lambda x: jax.numpy.stack([x, x]))(0.0).eqns[-1].primitive
+
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
 jit_p = primitives.jit_p
 

@@ -53,7 +53,7 @@ def concatenate(graphs: Sequence[Graph]) -> Batch:
     )
 
 
-def offsets(counts: Sequence[int]) -> np.ndarray:
+def offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 

@@ -77,7 +77,8 @@ def merge_calls(
     mergeable = np.flatnonzero(may_merge[kind])
     if not len(mergeable):
         return leader
-    bucket = level[mergeable].astype(np.int64) * len(may_merge) + kind[mergeable]
+    most = int(counts.max()) + 1  # calls of one kind may read different numbers of values
+    bucket = (level[mergeable].astype(np.int64) * len(may_merge) + kind[mergeable]) * most + counts[mergeable]
     order = np.argsort(bucket, kind="stable")
     edges = np.flatnonzero(np.diff(bucket[order])) + 1
     for nodes in np.split(mergeable[order], edges):  # levels ascending, so operands are merged already

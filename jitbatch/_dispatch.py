@@ -22,9 +22,9 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
 from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Kind, ValueClass
-from jitbatch._loop import gather
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._schedule import Policy
+from jitbatch._segments import gather, segment_sums
 
 _kernels = Cache(2048)
 
@@ -43,7 +43,8 @@ class StepTables:
     """The dynamic part of the steps.
 
     Attributes:
-        operands: for each step int32 [operands that are rows, width].
+        operands: for each step int32 [operands that are rows, width]; for sums int32 [2, terms], the row of each term
+            and which sum it belongs to.
         starts: for each step int32 [outputs]; where the rows of each output begin in its arena.
         counts: int32 [steps]; how many of each step's rows are not padding.
     """
@@ -68,11 +69,12 @@ class DispatchProgram:
         by_class = dict(zip(self.arenas, arenas, strict=True))
         owned = not any(_compat.is_tracer(a) for a in (*arenas, *shared.values()))
         for step, operands, starts in zip(self.steps, tables.operands, tables.starts, strict=True):
-            kernel = step_kernel(step.kind.cell, tuple(bound == ROW for bound in step.kind.binding), owned)
+            kernel = step_kernel(step.kind, owned)
             written = tuple(by_class[c] for c in kernel.writes)
             read = tuple(by_class[c] for c in kernel.reads)
             bound = tuple(shared[number] for number in step.kind.binding if number != ROW)
-            by_class.update(zip(kernel.writes, kernel(written, read, operands, starts, bound), strict=True))
+            made = kernel(written, read, operands, starts, bound, step.width)
+            by_class.update(zip(kernel.writes, made, strict=True))
         return [by_class[c] for c in self.arenas]
 
     def describe(self, tables: StepTables) -> list[str]:
@@ -112,7 +114,9 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
         starts.append(np.array(out_starts, np.int32))
     analysis.place_merged(value_row)
     operands = tuple(
-        _padded(analysis.operand_rows(step.kind, nodes, value_row), step.width)
+        _terms(analysis, nodes, value_row, step.width)
+        if step.kind.is_variadic
+        else _padded(analysis.operand_rows(nodes, value_row, step.kind.rows), step.width)
         for step, nodes in zip(steps, members, strict=True)
     )
     arenas = tuple(_arena(int(c), analysis, int(capacity[c])) for c in np.flatnonzero(capacity))
@@ -126,6 +130,13 @@ def _padded(rows: np.ndarray, width: int) -> np.ndarray:
     """Padding repeats the last node, whose values and derivatives are real ones."""
     padding = np.repeat(rows[:, -1:], width - rows.shape[1], axis=1)
     return np.concatenate([rows, padding], axis=1).astype(np.int32)
+
+
+def _terms(analysis: Analysis, nodes: np.ndarray, value_row: np.ndarray, width: int) -> np.ndarray:
+    rows, counts = analysis.terms(nodes, value_row)
+    padding = round_up(len(rows)) - len(rows)
+    segments = np.append(np.repeat(np.arange(len(nodes)), counts), np.full(padding, width))
+    return np.stack([np.append(rows, np.repeat(rows[-1:], padding)), segments]).astype(np.int32)
 
 
 def _arena(value_class: int, analysis: Analysis, rows: int) -> ArenaShape:
@@ -142,7 +153,7 @@ class StepKernel:
         reads, writes: the value classes whose arenas it reads and writes, each once.
     """
 
-    def __init__(self, cell: Cell, is_row: tuple[bool, ...], owned: bool):
+    def __init__(self, cell: Cell, is_row: tuple[bool, ...], is_variadic: bool, owned: bool):
         in_classes = [_class(aval) for aval, row in zip(cell.in_avals, is_row, strict=True) if row]
         out_classes = [_class(aval) for aval in cell.out_avals]
         self.writes = list(dict.fromkeys(out_classes))
@@ -151,18 +162,27 @@ class StepKernel:
         read_place = {c: place for place, c in enumerate(self.reads)}
 
         def kernel(
-            written: tuple[Any, ...], read: tuple[Any, ...], operands: Any, starts: Any, bound: tuple[Any, ...]
+            written: tuple[Any, ...],
+            read: tuple[Any, ...],
+            operands: Any,
+            starts: Any,
+            bound: tuple[Any, ...],
+            width: int,
         ) -> Any:
             def arena(value_class: ValueClass) -> Any:
                 place = write_place.get(value_class)
                 return written[place] if place is not None else read[read_place[value_class]]
 
-            rows = iter([gather(arena(c), index) for c, index in zip(in_classes, operands, strict=True)])
-            shared = iter(bound)
-            arguments = [next(rows) if row else next(shared) for row in is_row]
-            mapped = jax.vmap(cell, in_axes=tuple(0 if row else None for row in is_row), axis_size=operands.shape[1])
+            if is_variadic:
+                made = [segment_sums(arena(in_classes[0]), operands[0], operands[1], width)]
+            else:
+                rows = iter([gather(arena(c), index) for c, index in zip(in_classes, operands, strict=True)])
+                shared = iter(bound)
+                arguments = [next(rows) if row else next(shared) for row in is_row]
+                axes = tuple(0 if row else None for row in is_row)
+                made = jax.vmap(cell, in_axes=axes, axis_size=width)(*arguments)
             results = list(written)
-            for value_class, start, value in zip(out_classes, starts, mapped(*arguments), strict=True):
+            for value_class, start, value in zip(out_classes, starts, made, strict=True):
                 place = write_place[value_class]
                 at = (start, *([0] * len(value_class.shape)))
                 results[place] = lax.dynamic_update_slice(results[place], value, at)
@@ -170,14 +190,17 @@ class StepKernel:
 
         kernel.__name__ = kernel.__qualname__ = "jitbatch_" + "".join(c if c.isalnum() else "_" for c in cell.name)
         # In an eager run the arenas are ours alone and are updated in place.
-        self._call = jax.jit(kernel, donate_argnums=(0,) if owned else ())
+        self._call = jax.jit(kernel, static_argnames="width", donate_argnums=(0,) if owned else ())
 
     def __call__(self, *args: Any) -> Any:
         return self._call(*args)
 
 
-def step_kernel(cell: Cell, is_row: tuple[bool, ...], owned: bool) -> StepKernel:
-    return _kernels.get_or_make((cell, is_row, owned), lambda: StepKernel(cell, is_row, owned))
+def step_kernel(kind: Kind, owned: bool) -> StepKernel:
+    is_row = tuple(bound == ROW for bound in kind.binding)
+    return _kernels.get_or_make(
+        (kind.cell, is_row, owned), lambda: StepKernel(kind.cell, is_row, kind.is_variadic, owned)
+    )
 
 
 def _class(aval: Any) -> ValueClass:
@@ -207,8 +230,14 @@ def verify_plan(plan: Any) -> None:
     for number, step in enumerate(static.program.steps):
         operands, starts, count = plan.tables.operands[number], plan.tables.starts[number], plan.tables.counts[number]
         slots = [slot for slot, bound in enumerate(step.kind.binding) if bound == ROW]
-        check(operands.shape == (len(slots), step.width), f"step {number} has a row for each operand")
         check(0 < count <= step.width, f"step {number} has rows, and not more than its width")
+        if step.kind.is_variadic:
+            rows, segments = operands
+            check(np.all(np.diff(segments) >= 0), f"terms of step {number} are in the order of its sums")
+            check(set(range(count)) <= set(segments.tolist()), f"sums of step {number} have terms")
+            operands = rows[None]
+        else:
+            check(operands.shape == (len(slots), step.width), f"step {number} has a row for each operand")
         for slot, rows in zip(slots, operands, strict=True):
             check_read(tables.class_of(step.kind.cell.in_avals[slot]), rows, f"operands of step {number}")
         for out_class, start in zip(map(tables.class_of, step.kind.cell.out_avals), starts, strict=True):

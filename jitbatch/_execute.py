@@ -10,8 +10,8 @@ from jax import lax
 from jitbatch._caches import Cache
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
-from jitbatch._loop import gather
 from jitbatch._plan import Plan
+from jitbatch._segments import gather
 
 _shared_programs = Cache(512)
 _programs = Cache(256)

@@ -11,7 +11,7 @@ too much is written again by the next round, or lies in the margin behind the no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -22,12 +22,14 @@ from jax import lax
 from jitbatch import _compat
 from jitbatch._analysis import Analysis
 from jitbatch._cut import cut_cell, is_float
-from jitbatch._graph import ROW, Kind
-from jitbatch._loop import Block, LoopShape, gather, put, run_loop
+from jitbatch._graph import ROW
+from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
-from jitbatch._phases import find_phases, rounds_of
+from jitbatch._phases import rounds_of
 from jitbatch._schedule import Policy
+from jitbatch._segments import gather, segment_sums
+from jitbatch._types import Origin, Profile
 
 WIDTHS = (8, 32, 128)
 """The widths that chunks can have."""
@@ -59,43 +61,38 @@ class Sizes:
     """What a program has room for. A plan made `like` another has at least the other's sizes.
 
     Attributes:
-        kinds: the kinds of node, as numbers in the tables.
-        edges: which types read which.
-        nodes: how many nodes of each type.
+        profile: the kinds of node and the edges between them.
+        nodes, terms: how many nodes of each type; of sums, how many terms.
         inputs: how many input rows of each class.
         shared: the shared values that are rows.
         loops: the sizes of each loop, by its types.
     """
 
-    kinds: frozenset[int] = frozenset()
-    edges: frozenset[tuple[Kind, Kind]] = frozenset()
-    nodes: Mapping[Kind, int] = field(default_factory=dict)
+    profile: Profile = field(default_factory=Profile)
+    nodes: Mapping[Origin, int] = field(default_factory=dict)
+    terms: Mapping[Origin, int] = field(default_factory=dict)
     inputs: Mapping[int, int] = field(default_factory=dict)
     shared: frozenset[int] = frozenset()
-    loops: Mapping[frozenset[Kind], LoopSizes] = field(default_factory=dict)
+    loops: Mapping[frozenset[Origin], LoopSizes] = field(default_factory=dict)
 
-    def now(self, kinds: Sequence[Kind]) -> "Sizes":
-        """The same sizes for the types of another batch: a type may have become wider since."""
-
-        def become(kind: Kind) -> list[Kind]:
-            return [kind] if kind in kinds else [k for k in kinds if k.cell.body == kind.cell.body]
-
-        nodes: dict[Kind, int] = {}
-        for kind, count in self.nodes.items():
-            for now in become(kind):
-                nodes[now] = max(count, nodes.get(now, 0))
-        edges = {(a, b) for read, reader in self.edges for a in become(read) for b in become(reader)}
-        loops = {frozenset(now for kind in loop for now in become(kind)): size for loop, size in self.loops.items()}
-        return replace(self, nodes=nodes, edges=frozenset(edges), loops=loops)
-
-    def of_loop(self, kinds: Sequence[Kind]) -> LoopSizes:
+    def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """The sizes of the loops that have become the loop of these types."""
-        own = [size for loop, size in self.loops.items() if not loop.isdisjoint(kinds)]
+        own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
         pairs: dict[int, int] = {}
         for size in own:
             for value_class, rows in size.pairs.items():
                 pairs[value_class] = max(rows, pairs.get(value_class, 0))
         return LoopSizes(max((s.rounds for s in own), default=0), max((s.margin for s in own), default=0), pairs)
+
+
+def _same(one: Origin, other: Origin) -> bool:
+    """Whether a type may have become another: with more kinds known, an operand that was shared may be a row."""
+    return (one.body, one.part) == (other.body, other.part)
+
+
+def _size_of(sizes: Mapping[Origin, int], origin: Origin) -> int:
+    found = sizes.get(origin)
+    return max((n for o, n in sizes.items() if _same(o, origin)), default=0) if found is None else found
 
 
 @dataclass(frozen=True)
@@ -142,6 +139,11 @@ def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
 def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: dict[int, Any]) -> list[Any]:
     block = shape.block
     kind = block.kind
+    if kind.is_variadic:
+        sums = segment_sums(arenas[shape.reads[0]], table["terms"], table["segments"], block.capacity)
+        arenas = list(arenas)
+        arenas[shape.writes[0]] = put(arenas[shape.writes[0]], sums, block.starts[0])
+        return arenas
     read = [gather(arenas[arena], rows) for arena, rows in zip(shape.reads, table["operands"], strict=True)]
     bound = [shared[number] for number in kind.binding if number != ROW]
 
@@ -180,27 +182,21 @@ class Lowering:
         self.analysis = analysis
         self.tables = tables = analysis.tables
         self.policy = policy
-        self.least = least = least.now(analysis.types.kinds)
+        self.least = least
         self.verify = verify
         self.value_row = analysis.value_row.copy()
         self.steps = self.padded_rows = 0
-        self.nodes: dict[Kind, int] = {}
-        self.loops: dict[frozenset[Kind], LoopSizes] = {}
-        self.kinds = kinds = analysis.types.kinds
+        self.nodes: dict[Origin, int] = {}
+        self.terms: dict[Origin, int] = {}
+        self.loops: dict[frozenset[Origin], LoopSizes] = {}
+        self.kinds, self.origins = analysis.types.kinds, analysis.types.origins
         problem = analysis.problem
-        self.nodes_of = [np.flatnonzero(problem.type == t) for t in range(len(kinds))]
-
-        place = {kind: t for t, kind in enumerate(kinds)}
-        pairs = np.unique(problem.type[problem.read] * len(kinds) + problem.type[problem.reader])
-        edges = {divmod(int(pair), len(kinds)) for pair in pairs}
-        edges |= {(place[read], place[reader]) for read, reader in least.edges}
-        self.edges = frozenset((kinds[read], kinds[reader]) for read, reader in edges)
-        self.phases = find_phases(len(kinds), edges)
+        self.nodes_of = [np.flatnonzero(problem.type == t) for t in range(len(self.kinds))]
 
         self.inputs = {c: self._size(int(n), least.inputs.get(c)) for c, n in enumerate(analysis.packed.counts)}
         self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in range(len(tables.classes))]
         used = {c for c, rows in enumerate(self.next_row) if rows}
-        for kind in kinds:
+        for kind in self.kinds:
             used.update(tables.class_of(a) for a in kind.cell.out_avals)
         self.arena_classes = sorted(used)
         self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
@@ -210,7 +206,8 @@ class Lowering:
 
     def lower(self) -> Lowered:
         placed = [
-            self._place_loop(types) if is_loop else self._place_single(types[0]) for types, is_loop in self.phases
+            self._place_loop(types) if is_loop else self._place_single(types[0])
+            for types, is_loop in self.analysis.types.phases
         ]
         self.analysis.place_merged(self.value_row)
         lowered = [self._lower_loop(*place) if len(place) > 2 else self._lower_single(*place) for place in placed]
@@ -220,9 +217,9 @@ class Lowering:
             for c in self.arena_classes
         )
         sizes = Sizes(
-            kinds=frozenset(self.analysis.types.outputs),
-            edges=self.edges,
+            profile=self.analysis.types.profile,
             nodes=self.nodes,
+            terms=self.terms,
             inputs=self.inputs,
             shared=frozenset(number for rows in self.analysis.shared_rows for number in rows),
             loops=self.loops,
@@ -240,16 +237,27 @@ class Lowering:
         return tuple(starts)
 
     def _place_single(self, number: int) -> tuple[Block, np.ndarray]:
-        kind, local = self.kinds[number], self.nodes_of[number]
-        nodes = self.analysis.nodes[local]
-        capacity = self.nodes[kind] = self._size(len(nodes), self.least.nodes.get(kind))
-        block = Block(kind, capacity, self._allocate(kind, capacity))
+        nodes = self.analysis.nodes[self.nodes_of[number]]
+        block = self._block(number, nodes)
+        capacity = block.capacity
         self.steps += len(nodes) > 0
         self.padded_rows += capacity
         self.analysis.place(self.value_row, nodes, [start + np.arange(len(nodes)) for start in block.starts])
         return block, nodes
 
-    def _place_loop(self, types: tuple[int, ...]) -> tuple[list[Block], list[np.ndarray], list[np.ndarray]]:
+    def _block(self, number: int, nodes: np.ndarray, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
+        kind, origin = self.kinds[number], self.origins[number]
+        capacity = self.nodes[origin] = self._size(len(nodes), _size_of(self.least.nodes, origin))
+        terms = 0
+        if kind.is_variadic:
+            starts = self.analysis.batch.operand_start
+            count = int((starts[nodes + 1] - starts[nodes]).sum())
+            terms = self.terms[origin] = self._size(count, _size_of(self.least.terms, origin))
+        return Block(kind, capacity, self._allocate(kind, capacity + 2 * margin), widths, terms)
+
+    def _place_loop(
+        self, types: tuple[int, ...]
+    ) -> tuple[list[Block], list[np.ndarray], list[np.ndarray], list[Origin]]:
         problem = self.analysis.problem
         members = np.concatenate([self.nodes_of[t] for t in types])
         rounds = rounds_of(problem, members, types, self.policy, self.verify)
@@ -262,16 +270,15 @@ class Lowering:
             rounds_by_type.append(rounds[order])
             largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
         margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
-        margin = max(margin, self.least.of_loop([self.kinds[t] for t in types]).margin)
+        origins = [self.origins[t] for t in types]
+        margin = max(margin, self.least.of_loop(origins).margin)
+        widths = tuple(width for width in WIDTHS if width <= margin)
         for t, nodes in zip(types, ordered, strict=True):
-            kind = self.kinds[t]
-            capacity = self.nodes[kind] = self._size(len(nodes), self.least.nodes.get(kind))
-            widths = tuple(width for width in WIDTHS if width <= margin)
-            block = Block(kind, capacity, self._allocate(kind, capacity + 2 * margin), widths)
+            block = self._block(t, nodes, margin, widths)
             rows = [start + margin + np.arange(len(nodes)) for start in block.starts]
             self.analysis.place(self.value_row, nodes, rows)
             blocks.append(block)
-        return blocks, ordered, rounds_by_type
+        return blocks, ordered, rounds_by_type, origins
 
     # Tables
 
@@ -282,17 +289,25 @@ class Lowering:
         return [aval for aval, row in zip(block.kind.cell.in_avals, block.is_row, strict=True) if row]
 
     def _lower_single(self, block: Block, nodes: np.ndarray) -> tuple[SingleShape, dict[str, Any]]:
-        rows = _extended(self.analysis.operand_rows(block.kind, nodes, self.value_row), 0, block.capacity)
         shape = SingleShape(block, self._arenas(self._row_avals(block)), self._arenas(block.kind.cell.out_avals))
-        return shape, {"operands": rows.astype(np.int32), "total": np.array(len(nodes), np.int32)}
+        total = np.array(len(nodes), np.int32)
+        if block.kind.is_variadic:
+            terms, counts = self.analysis.terms(nodes, self.value_row)
+            segments = np.repeat(np.arange(len(nodes)), counts)
+            return shape, {
+                "terms": _filled(terms, block.terms, 0),
+                "segments": _filled(segments, block.terms, block.capacity),
+                "total": total,
+            }
+        rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
+        return shape, {"operands": _extended(rows, 0, block.capacity).astype(np.int32), "total": total}
 
     def _lower_loop(
-        self, blocks: list[Block], ordered: list[np.ndarray], rounds: list[np.ndarray]
+        self, blocks: list[Block], ordered: list[np.ndarray], rounds: list[np.ndarray], origins: list[Origin]
     ) -> tuple[LoopShape, dict[str, Any]]:
         margin = blocks[0].widths[-1]
         rounds_count = max(int(r.max(initial=-1)) for r in rounds) + 1
-        kinds = [block.kind for block in blocks]
-        least = self.least.of_loop(kinds)
+        least = self.least.of_loop(origins)
         room = max(self._size(rounds_count, least.rounds), 1)
         counts = np.stack([np.bincount(r, minlength=room) for r in rounds], axis=1)
         first = np.cumsum(counts, axis=0) - counts
@@ -305,12 +320,31 @@ class Lowering:
 
         reads = [self._arenas(self._row_avals(block)) for block in blocks]
         writes = [self._arenas(block.kind.cell.out_avals) for block in blocks]
-        operand_tables, edges = [], []
+        operand_tables: list[Any] = []
+        edges: list[tuple[int, ...]] = []
         edge_next = [1] * len(self.arena_classes)  # edge row 0 stays zero
         targets: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
         sources: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
         for block, nodes, read in zip(blocks, ordered, reads, strict=True):
-            rows = self.analysis.operand_rows(block.kind, nodes, self.value_row)
+            if block.kind.is_variadic:
+                # Every term of a sum has the cotangent of the sum: one edge row a sum.
+                arena = read[0]
+                terms, arity = self.analysis.terms(nodes, self.value_row)
+                room_for_nodes = 2 * margin + block.capacity
+                operand_tables.append(
+                    {
+                        "terms": _filled(terms, block.terms, 0),
+                        "first": _filled(np.cumsum(arity) - arity, room_for_nodes, 0, margin),
+                        "count": _filled(arity, room_for_nodes, 0, margin),
+                    }
+                )
+                edges.append((edge_next[arena] if is_float(self._row_avals(block)[0]) else -1,))
+                if edges[-1][0] >= 0:
+                    targets[arena].append(terms)
+                    sources[arena].append(edge_next[arena] + margin + np.repeat(np.arange(len(nodes)), arity))
+                    edge_next[arena] += room_for_nodes
+                continue
+            rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
             padded = _extended(rows, margin, 2 * margin + block.capacity)
             operand_tables.append(np.ascontiguousarray(padded.T, np.int32))
             begins = []
@@ -341,7 +375,7 @@ class Lowering:
         for c, pair in zip(self.arena_classes, pairs, strict=True):
             wanted = 0 if pair is None or not len(pair.left) else len(pair.left) + PAIR_WIDTH
             pair_rows.append(self._size(wanted, least.pairs.get(c)) if pair is not None else 0)
-        self.loops[frozenset(kinds)] = LoopSizes(room, margin, dict(zip(self.arena_classes, pair_rows, strict=True)))
+        self.loops[frozenset(origins)] = LoopSizes(room, margin, dict(zip(self.arena_classes, pair_rows, strict=True)))
         shape = LoopShape(
             tuple(blocks), margin, room, tuple(reads), tuple(writes), tuple(edges), tuple(edge_rows), tuple(pair_rows)
         )
@@ -361,6 +395,13 @@ class Lowering:
         for name in ("pair_left", "pair_right", "pair_start", "pair_span", "pair_last"):
             tables[name] = tuple(None if f is None else f[name] for f in fitted)
         return shape, tables
+
+
+def _filled(numbers: np.ndarray, length: int, value: int, before: int = 0) -> np.ndarray:
+    """Numbers with a value before and after them, up to a length."""
+    filled = np.full(length, value, np.int32)
+    filled[before : before + len(numbers)] = numbers
+    return filled
 
 
 def _extended(rows: np.ndarray, before: int, length: int) -> np.ndarray:

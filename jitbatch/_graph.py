@@ -5,22 +5,27 @@ the function it was recorded for: value classes, shared values and node kinds, e
 have equal numbers in every graph and a batch of graphs can be concatenated without translating anything.
 """
 
+import itertools
 import math
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
 from jitbatch import _compat
-from jitbatch._canonical import Cell, Identity, array_key
+from jitbatch._caches import Cache
+from jitbatch._canonical import Cell, Identity, SumCell, array_key
 from jitbatch._errors import VerifyError
 
 ROW = -1
 """In a kind's binding: this operand is a row of the batch, different for each node."""
+
+MAX_DECISIONS = 64
+"""How many batches of different kinds of node the types are remembered of."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,20 @@ class Kind:
     def rows(self) -> int:
         return self.binding.count(ROW)
 
+    @property
+    def is_variadic(self) -> bool:
+        """Whether a node reads any number of rows."""
+        return isinstance(self.cell, SumCell)
+
+
+class Edge(NamedTuple):
+    """Some node of kind `reader` has output `output` of some node of kind `read` as its operand `slot`."""
+
+    read: int
+    output: int
+    reader: int
+    slot: int
+
 
 Entry = TypeVar("Entry")
 
@@ -116,7 +135,9 @@ class Tables:
         self.shared: Interned[SharedValue] = Interned()
         self.kinds: Interned[Kind] = Interned()
         self.avals: Interned[Any] = Interned()
+        self.edges: Interned[Edge] = Interned()
         self.shared_specs: Interned[Hashable] = Interned()
+        self.decisions = Cache(MAX_DECISIONS)
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
@@ -189,7 +210,8 @@ class Graph:
 
     Attributes:
         tables: what the numbers below refer to.
-        leaf_shapes: the shapes of the sample's array leaves.
+        leaf_shapes: the shapes of the sample's array leaves, then those of the constants.
+        constants: small arrays in the sample's code that are rows, as its leaves are; they follow the leaves.
         inputs: int32 [inputs, 3]; for each its leaf, how many leading axes of the leaf are indexed, and the flat
             index into these axes. `(3, 0, 0)` is the whole leaf 3, `(3, 1, 5)` its row 5.
         shared_rows: int32 [shared rows]; numbers of shared values.
@@ -200,10 +222,12 @@ class Graph:
         outputs: int32; the values that are the leaves of the sample's result.
         out_tree: their tree.
         level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
+        typed: what the graph looks like in terms of the types of some batches (see `_types`).
     """
 
     tables: Tables = field(repr=False)
     leaf_shapes: tuple[tuple[int, ...], ...]
+    constants: tuple[Any, ...]
     inputs: np.ndarray
     shared_rows: np.ndarray
     kind: np.ndarray
@@ -213,6 +237,7 @@ class Graph:
     outputs: np.ndarray
     out_tree: Any
     level: np.ndarray
+    typed: dict[Any, "Graph"] = field(default_factory=dict, repr=False)
 
     @property
     def node_count(self) -> int:
@@ -233,6 +258,27 @@ class Graph:
         """int32 [values]; the node that makes each value, -1 for inputs and shared values."""
         nodes = np.repeat(np.arange(self.node_count, dtype=np.int32), np.diff(self.node_values))
         return np.concatenate([np.full(self.first_node_value, -1, np.int32), nodes])
+
+    @cached_property
+    def kinds_present(self) -> np.ndarray:
+        return np.unique(self.kind)
+
+    @cached_property
+    def edges_present(self) -> np.ndarray:
+        """The numbers of the edges between kinds of node, each once."""
+        counts = np.diff(self.operand_start)
+        reader = np.repeat(np.arange(self.node_count), counts)
+        read = self.producer[self.operands]
+        column = np.arange(len(self.operands)) - self.operand_start[reader]
+        output = self.operands - self.node_values[read]
+        inner = read >= 0
+        edges = np.stack([self.kind[read], output, self.kind[reader], column], axis=1)[inner]
+        edges[:, 3][np.array([kind.is_variadic for kind in self.tables.kinds.entries], bool)[edges[:, 2]]] = 0
+        numbers = []
+        for from_kind, made, to_kind, row in np.unique(edges, axis=0).tolist():
+            slots = [slot for slot, bound in enumerate(self.tables.kinds[to_kind].binding) if bound == ROW]
+            numbers.append(self.tables.edges.number(Edge(from_kind, made, to_kind, slots[row])))
+        return np.array(sorted(numbers), np.int64)
 
     @cached_property
     def input_blocks(self) -> "InputBlocks":
@@ -274,10 +320,12 @@ class Graph:
         for node in range(nodes):
             kind = tables.kinds[self.kind[node]]
             reads = self.operands[self.operand_start[node] : self.operand_start[node + 1]]
-            check(len(reads) == kind.rows, f"node {node} has an operand for each row of its kind")
+            fits = len(reads) > 0 if kind.is_variadic else len(reads) == kind.rows
+            check(fits, f"node {node} has an operand for each row of its kind")
             check(np.all(reads < self.node_values[node]), f"node {node} reads only earlier values")
             slots = [slot for slot, bound in enumerate(kind.binding) if bound == ROW]
             wanted = [tables.class_of(kind.cell.in_avals[slot]) for slot in slots]
+            wanted *= len(reads) if kind.is_variadic else 1
             check(list(self.value_class[reads]) == wanted, f"node {node} reads values of the right classes")
             made = self.value_class[self.node_values[node] : self.node_values[node + 1]]
             check(tuple(made) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
@@ -298,6 +346,7 @@ class Graph:
             kind = self.tables.kinds[self.kind[node]]
             reads = iter(self.operands[self.operand_start[node] : self.operand_start[node + 1]])
             args = [name(next(reads)) if bound == ROW else f"shared{bound}" for bound in kind.binding]
+            args += map(name, reads)
             outs = range(self.node_values[node], self.node_values[node + 1])
             made = ", ".join(f"v{v}:{self.tables.classes[self.value_class[v]]}" for v in outs)
             lines.append(f"  {made} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
@@ -307,11 +356,8 @@ class Graph:
 
 def levels_of(producer: np.ndarray, operand_start: np.ndarray, operands: np.ndarray) -> np.ndarray:
     """The level of each node of a graph in topological order."""
-    level = np.zeros(len(operand_start) - 1, np.int32)
-    reads = producer[operands]
-    for node in range(len(level)):
-        made_by = reads[operand_start[node] : operand_start[node + 1]]
-        made_by = made_by[made_by >= 0]
-        if len(made_by):
-            level[node] = level[made_by].max() + 1
-    return level
+    level: list[int] = []
+    reads, starts = producer[operands].tolist(), operand_start.tolist()
+    for begin, end in itertools.pairwise(starts):
+        level.append(max((level[made_by] + 1 for made_by in reads[begin:end] if made_by >= 0), default=0))
+    return np.array(level, np.int32)

@@ -1,7 +1,7 @@
 """Grouping of bare operations into cells.
 
 Recording order is topological. A *run* is a stretch of consecutive bare operations; a *group* is a connected part of
-a run, so groups cannot depend on each other in a circle. A run ends
+a run, so groups cannot depend on each other in a circle; what makes one term of a sum is a group apart. A run ends
 
 - at a call of a subgraph, and where a decorated function begins or ends (its `scope`),
 - where the innermost activation of a recursive function changes: a node of a tree is one group, with its helpers,
@@ -15,13 +15,16 @@ from typing import Any
 from jitbatch._sites import Site, is_comprehension
 
 
-def group_operations(sites: Sequence[Site | None], scopes: Sequence[int], reads: Sequence[Sequence[int]]) -> list[int]:
+def group_operations(
+    sites: Sequence[Site | None], scopes: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence[Any]
+) -> list[int]:
     """The group of each operation; groups are numbered in topological order.
 
     Args:
         sites: where each operation was recorded; None for a call of a subgraph, which is a group of its own.
         scopes: the decorated call each operation belongs to.
         reads: the earlier operations that each operation reads.
+        turns: the turn of a loop over the terms of a sum that each operation belongs to, or None.
     """
     recursive = _mutually_recursive(sites)
     runs = _runs(sites, scopes, reads, recursive)
@@ -33,13 +36,24 @@ def group_operations(sites: Sequence[Site | None], scopes: Sequence[int], reads:
             op = parent[op]
         return op
 
+    stages = _stages(runs, reads, turns)
     for op, earlier in enumerate(reads):
         for other in earlier:
-            if runs[op] == runs[other]:
+            if runs[op] == runs[other] and stages[op] == stages[other]:
                 a, b = find(op), find(other)
                 parent[max(a, b)] = min(a, b)
     numbers: dict[int, int] = {}
     return [numbers.setdefault(find(op), len(numbers)) for op in range(len(sites))]
+
+
+def _stages(runs: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence[Any]) -> list[int]:
+    """How often the turn changes within a run on the way to each operation: groups of different turns in a run depend
+    on each other only upwards."""
+    stages: list[int] = []
+    for op, earlier in enumerate(reads):
+        before = (stages[other] + (turns[op] != turns[other]) for other in earlier if runs[other] == runs[op])
+        stages.append(max(before, default=0))
+    return stages
 
 
 def _mutually_recursive(sites: Sequence[Site | None]) -> set[CodeType]:

@@ -32,7 +32,8 @@ def pack_inputs(
     are concrete: rows of an outer transformation may have different derivatives."""
     chunks: list[list[Any]] = [[] for _ in range(len(tables.classes))]
     blocks = [graph.input_blocks for graph in graphs]
-    for block, sample in zip(blocks, leaves, strict=True):
+    for graph, block, sample in zip(graphs, blocks, leaves, strict=True):
+        sample = [*sample, *graph.constants] if graph.constants else sample
         for in_class, members in block.leaves:
             chunks[in_class] += [sample[leaf] for leaf in members]
     block_class = np.concatenate([block.block_class for block in blocks])

@@ -22,6 +22,7 @@ from jax import lax
 from jitbatch._cut import cut_cell, is_float
 from jitbatch._graph import ROW, Kind
 from jitbatch._pairs import PAIR_WIDTH
+from jitbatch._segments import chunk_sums, gather
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,14 @@ class Block:
         capacity: room for how many.
         starts: where the block of each output begins in its arena.
         widths: of a loop, the widths that chunks can have.
+        terms: of sums, room for how many terms.
     """
 
     kind: Kind
     capacity: int
     starts: tuple[int, ...]
     widths: tuple[int, ...] = ()
+    terms: int = 0
 
     @property
     def is_row(self) -> tuple[bool, ...]:
@@ -67,10 +70,6 @@ class LoopShape:
     edges: tuple[tuple[int, ...], ...]
     edge_rows: tuple[int, ...]
     pair_rows: tuple[int, ...]
-
-
-def gather(arena: Any, rows: Any) -> Any:
-    return arena.at[rows].get(mode="promise_in_bounds")
 
 
 def put(arena: Any, rows: Any, start: Any) -> Any:
@@ -116,6 +115,14 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         arenas, saved = list(carry[0]), list(carry[1])
         block = shape.blocks[number]
         start = shape.margin + first + i * width
+        if block.kind.is_variadic:
+            (read,), (write,) = shape.reads[number], shape.writes[number]
+            table = tables["operands"][number]
+            value = chunk_sums(
+                arenas[read], table["terms"], part(table["first"], start, width), part(table["count"], start, width)
+            )
+            arenas[write] = put(arenas[write], value, block.starts[0] + start)
+            return tuple(arenas), tuple(saved)
         rows = _operands(shape, number, arenas, tables, start, width)
         axes = (0, None)
         outputs, kept = jax.vmap(_cut(block).forward, in_axes=axes, axis_size=width)(rows, shared[number])
@@ -171,10 +178,22 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
                 edges[arena] = lax.fori_loop(span[0], span[1], functools.partial(sum_pairs, arena), edges[arena])
         return tuple(edges)
 
+    def d_row(edges: Sequence[Any], arena: int, start: Any, width: int) -> Any:
+        """The cotangents of rows that nodes of the loop have made."""
+        outer = part(cotangents[arena], start, width)
+        if edges[arena] is None:
+            return outer
+        return outer + gather(edges[arena], part(tables["edge_of_row"][arena], start, width))
+
     def chunk(number: int, width: int, end: Any, i: Any, carry: Any) -> Any:
         edges, taps, kept_rows = list(carry[0]), list(carry[1]), list(carry[2])
         block, cut = shape.blocks[number], cuts[number]
         start = margin + end - (i + 1) * width
+        if block.kind.is_variadic:
+            ((begin,), (arena,)) = shape.edges[number], shape.writes[number]
+            if begin >= 0:
+                edges[arena] = put(edges[arena], d_row(edges, arena, block.starts[0] + start, width), begin + start)
+            return tuple(edges), tuple(taps), tuple(kept_rows)
         rows = _operands(shape, number, arenas, tables, start, width)
         own_saved = [part(a, start, width) for a in saved[number]]
         flows = [is_float(var.aval) for var in cut.row_vars]
@@ -190,11 +209,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         d_outputs = []
         for arena, begin, atom in zip(shape.writes[number], block.starts, cut.out_atoms, strict=True):
             if is_float(atom.aval):
-                d_output = part(cotangents[arena], begin + start, width)
-                if edges[arena] is not None:
-                    edge = part(tables["edge_of_row"][arena], begin + start, width)
-                    d_output += gather(edges[arena], edge)
-                d_outputs.append(d_output)
+                d_outputs.append(d_row(edges, arena, begin + start, width))
         d_rows, d_taps = pull(d_outputs)
         remaining = iter(d_rows)
         for flow, arena, begin in zip(flows, shape.reads[number], shape.edges[number], strict=True):
@@ -246,6 +261,8 @@ def _contract(
 ) -> list[Any]:
     """The gradients of a type's shared operands, from the cotangents at its joints, over all its nodes at once."""
     block, cut = shape.blocks[number], _cut(shape.blocks[number])
+    if block.kind.is_variadic:
+        return []
     total = tables["total"][number]
     index = part(tables["operands"][number], shape.margin, block.capacity)
     inside = jnp.minimum(jnp.arange(block.capacity), jnp.maximum(total - 1, 0)) + shape.margin

@@ -55,8 +55,31 @@ def find_phases(types: int, edges: Iterable[tuple[int, int]]) -> list[tuple[tupl
                     while not component or component[-1] != node:
                         component.append(stack.pop())
                         on_stack.discard(component[-1])
-                    components.append(sorted(component))
+                    components.append(_downstream(component, readers))
     return [(tuple(c), len(c) > 1 or c[0] in readers[c[0]]) for c in reversed(components)]
+
+
+def _downstream(types: Sequence[int], readers: Sequence[set[int]]) -> list[int]:
+    """The types of a loop in an order in which most of what one makes is read further on: fewer rounds are needed.
+
+    What reads nothing that is left goes to the front, what nothing reads to the back; in a circle, whatever is read by
+    more than it reads goes to the front (the heuristic of Eades, Lin and Smyth for feedback arcs).
+    """
+    left = sorted(types)
+    front: list[int] = []
+    back: list[int] = []
+    while left:
+        outward = {t: len(readers[t].intersection(left) - {t}) for t in left}
+        inward = {t: sum(t in readers[other] for other in left if other != t) for t in left}
+        last = next((t for t in left if not outward[t]), None)
+        if last is not None:
+            back.append(last)
+            left.remove(last)
+        else:
+            first = max(left, key=lambda t: (not inward[t], outward[t] - inward[t], -t))
+            front.append(first)
+            left.remove(first)
+    return front + back[::-1]
 
 
 def rounds_of(

@@ -15,6 +15,7 @@ from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import pad_rows
 from jitbatch._lowering import ArenaShape, Program
 from jitbatch._schedule import POLICIES
+from jitbatch._types import types_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +131,12 @@ def make_plan(
     sizes = _fused.Sizes()
     if like is not None and isinstance(like.static.program, _fused.FusedProgram) and like.static.tables is tables:
         sizes = like.static.program.sizes
-    analysis = analyse(graphs, leaves, options.dedupe, sizes.kinds, sizes.shared)
     policy = POLICIES[options.policy]
-    has_effects = any(kind.cell.has_effects for kind in analysis.types.kinds)
-    if options.executor == "dispatch" or has_effects:
+    profile = sizes.profile.union(graphs)
+    has_effects = any(tables.kinds[number].cell.has_effects for number in profile.kinds)
+    is_dispatch = options.executor == "dispatch" or has_effects
+    analysis = analyse(graphs, leaves, types_of(profile, tables, not is_dispatch), options.dedupe, sizes.shared)
+    if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
         name, lowered = "fused", _fused.lower(analysis, policy, sizes, verify)

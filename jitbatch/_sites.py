@@ -71,6 +71,22 @@ def calls_itself(code: CodeType) -> bool:
     return False
 
 
+@lru_cache(maxsize=4096)
+def _loops(code: CodeType) -> tuple[tuple[int, int], ...]:
+    """The loops of a function: where each begins, and where it last jumps back to there."""
+    ends: dict[int, int] = {}
+    for instruction in dis.get_instructions(code):
+        target = instruction.argval if "JUMP" in instruction.opname else None
+        if isinstance(target, int) and target <= instruction.offset:
+            ends[target] = instruction.offset
+    return tuple(ends.items())
+
+
+def loop_depth(site: Site) -> int:
+    """How many loops of the user's code a place lies in, up to the activation that it belongs to."""
+    return sum(begin <= at <= end for frame, at in site.chain for begin, end in _loops(frame.f_code))
+
+
 class SiteRecorder:
     """Gives each recorded operation its `Site`."""
 

@@ -22,10 +22,11 @@ class Op:
         passed: of a call, how many of the inputs are arguments; the others are what the cell closes over.
         index: of an indexing operation, an int or a range along axis 0.
         site, scope: the user's code and the decorated call it was recorded in.
+        turn: which turn of a loop over terms of a sum it belongs to, if any.
     """
 
     __slots__ = (
-        "cell", "effects", "index", "inputs", "outputs", "params", "passed", "primitive", "scope", "site"
+        "cell", "effects", "index", "inputs", "outputs", "params", "passed", "primitive", "scope", "site", "turn"
     )  # fmt: skip
 
     def __init__(self, inputs: Sequence[Any], scope: int, site: Site | None = None):
@@ -39,6 +40,7 @@ class Op:
         self.cell: Cell | None = None
         self.passed = 0
         self.index: int | range | None = None
+        self.turn: tuple[int, int] | None = None
 
     @property
     def is_users_jit(self) -> bool:
@@ -55,10 +57,20 @@ class InputSource:
         self.shared = shared
 
 
+class ConstantRow:
+    """The source of a constant that is a row, as an input is, and not part of what is computed."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+
 class Value(_compat.Tracer):
     """An array of a sample that is being recorded.
 
-    `source` is the `Op` that makes it, an `InputSource`, or another value or a concrete array that it is an alias of.
+    `source` is the `Op` that makes it, an `InputSource`, a `ConstantRow`, or another value or a concrete array that it
+    is an alias of.
     """
 
     __slots__ = ("aval_number", "source")
@@ -145,7 +157,7 @@ def within(rows: range, index: int | range) -> int | range:
 
 def root(value: Any) -> Any:
     """What an alias stands for."""
-    while type(value) is Value and not isinstance(value.source, Op | InputSource):
+    while type(value) is Value and not isinstance(value.source, Op | InputSource | ConstantRow):
         value = value.source
     return value
 

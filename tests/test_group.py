@@ -232,29 +232,29 @@ def site(place: int) -> Site:
 
 def test_connected_operations_of_a_run_are_a_group() -> None:
     sites = [site(i) for i in range(4)]
-    assert group_operations(sites, [0] * 4, [[], [0], [], [2]]) == [0, 0, 1, 1]
-    assert group_operations(sites, [0] * 4, [[], [0], [0], [1, 2]]) == [0] * 4
+    assert group_operations(sites, [0] * 4, [[], [0], [], [2]], [None] * len(sites)) == [0, 0, 1, 1]
+    assert group_operations(sites, [0] * 4, [[], [0], [0], [1, 2]], [None] * len(sites)) == [0] * 4
 
 
 def test_a_call_is_a_group_of_its_own_and_ends_the_run() -> None:
     sites = [site(0), None, site(1), None, None]
-    assert group_operations(sites, [0] * 5, [[], [0], [0, 1], [2], [3]]) == [0, 1, 2, 3, 4]
+    assert group_operations(sites, [0] * 5, [[], [0], [0, 1], [2], [3]], [None] * len(sites)) == [0, 1, 2, 3, 4]
 
 
 def test_a_scope_ends_the_run() -> None:
     sites = [site(i) for i in range(4)]
-    assert group_operations(sites, [0, 0, 1, 0], [[], [0], [1], [2]]) == [0, 0, 1, 2]
+    assert group_operations(sites, [0, 0, 1, 0], [[], [0], [1], [2]], [None] * len(sites)) == [0, 0, 1, 2]
 
 
 def test_a_place_that_comes_again_on_a_path_ends_the_run() -> None:
     sites = [site(0), site(1), site(0), site(1)]
-    assert group_operations(sites, [0] * 4, [[], [0], [1], [2]]) == [0, 0, 1, 1]
+    assert group_operations(sites, [0] * 4, [[], [0], [1], [2]], [None] * len(sites)) == [0, 0, 1, 1]
     # Not on a path: two independent turns.
-    assert group_operations(sites, [0] * 4, [[], [0], [], [2]]) == [0, 0, 1, 1]
+    assert group_operations(sites, [0] * 4, [[], [0], [], [2]], [None] * len(sites)) == [0, 0, 1, 1]
 
 
 def test_no_operations() -> None:
-    assert group_operations([], [], []) == []
+    assert group_operations([], [], [], []) == []
 
 
 @st.composite
@@ -270,7 +270,7 @@ def programs(draw: Any) -> Any:
 @given(programs())
 def test_groups_never_depend_on_each_other_in_a_circle(program: Any) -> None:
     sites, scopes, reads = program
-    groups = group_operations(sites, scopes, reads)
+    groups = group_operations(sites, scopes, reads, [None] * len(sites))
     assert sorted(set(groups)) == list(range(len(set(groups))))
     edges = {(groups[other], groups[op]) for op, earlier in enumerate(reads) for other in earlier}
     edges = {(a, b) for a, b in edges if a != b}
@@ -287,6 +287,6 @@ def test_groups_never_depend_on_each_other_in_a_circle(program: Any) -> None:
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(programs())
 def test_groups_are_numbered_in_topological_order(program: Any) -> None:
-    groups = group_operations(*program)
+    groups = group_operations(*program, [None] * len(program[0]))
     for op, earlier in enumerate(program[2]):
         assert all(groups[other] <= groups[op] for other in earlier)

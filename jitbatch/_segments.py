@@ -1,0 +1,36 @@
+"""Sums of any number of rows, for many sums at once."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jitbatch._canonical import accumulator
+
+
+def gather(arena: Any, rows: Any) -> Any:
+    return arena.at[rows].get(mode="promise_in_bounds")
+
+
+def segment_sums(arena: Any, terms: Any, segments: Any, sums: int) -> Any:
+    """Sum k is that of the rows `terms` whose segment is k; segments ascend, and `sums` is that of padding."""
+    rows = gather(arena, terms)
+    total = jax.ops.segment_sum(
+        rows.astype(accumulator(rows.dtype)), segments, num_segments=sums + 1, indices_are_sorted=True
+    )
+    return total[:sums].astype(rows.dtype)
+
+
+def chunk_sums(arena: Any, terms: Any, first: Any, count: Any) -> Any:
+    """Sum k is that of the rows `terms[first[k] : first[k] + count[k]]`. One gather for each term of the longest sum:
+    inside a loop, a scatter would make XLA copy what it scatters to."""
+    dtype = accumulator(arena.dtype)
+    shape = (len(first), *arena.shape[1:])
+    column = (-1, *([1] * (arena.ndim - 1)))
+
+    def add(k: Any, total: Any) -> Any:
+        rows = gather(arena, terms[jnp.minimum(first + k, len(terms) - 1)])
+        return total + jnp.where((k < count).reshape(column), rows.astype(dtype), 0)
+
+    return lax.fori_loop(0, jnp.max(count), add, jnp.zeros(shape, dtype)).astype(arena.dtype)

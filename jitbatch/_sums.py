@@ -1,0 +1,367 @@
+"""Sums over a variable number of values, found in a recording.
+
+A sum of two children and a sum of three are different operations to JAX: two additions, three, or a reduction of a
+stack of another length. Here each becomes one operation that takes any number of terms, so that the number of children
+does not split a bucket. So do `max` and `min` of a stack, as trees of one cell that takes two.
+
+What is a sum over a variable number of values, and what is arithmetic inside a cell, is told as follows. An addition
+accumulates when its place in the code comes again on a path of additions that nothing else reads, or when it begins
+with zero, as Python's `sum` does. A path goes only through results with one reader: a running total that is read
+on the way is left as it is, since its terms would be added again for every reader.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import primitives
+
+from jitbatch import _compat
+from jitbatch._canonical import Cell, intern_cell, sum_cell
+from jitbatch._sites import Site, loop_depth
+from jitbatch._values import ConstantRow, Op, Value, root
+
+
+def gather_sums(ops: Sequence[Op], results: Sequence[Any]) -> list[Op]:
+    """The operations with sums, maxima and minima over any number of terms in place of what they were written as."""
+    return _Gatherer(ops, results).run()
+
+
+class _Gatherer:
+    def __init__(self, ops: Sequence[Op], results: Sequence[Any]):
+        self.ops = ops
+        self.uses: dict[int, int] = {}
+        for value in (*(value for op in ops for value in op.inputs), *results):
+            key = id(root(value))
+            self.uses[key] = self.uses.get(key, 0) + 1
+        self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
+        self.dropped: set[int] = set()
+        self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
+
+    def run(self) -> list[Op]:
+        terms = {id(op): pair for op in self.ops if (pair := _addends(op)) is not None}
+        reduced = {id(op) for op in self.ops if self._gather_stack(op)}
+        if not terms and not reduced:
+            return list(self.ops)
+        self._gather_chains(terms)
+        if not self.replaced:
+            return list(self.ops)
+        result = []
+        for op in self.ops:
+            if id(op) in self.replaced:
+                result += self.replaced[id(op)]
+            elif id(op) not in self.dropped:
+                result.append(op)
+        for total, last in self.sums:
+            _mark_turns(total, last)
+        return result
+
+    # Chains of additions
+
+    def _gather_chains(self, terms: dict[int, list[Any]]) -> None:
+        inner: dict[int, list[Op]] = {}  # the additions that an addition reads and nothing else does
+        has_reader: set[int] = set()
+        for op in self.ops:
+            if id(op) in terms:
+                made_by = [root(value).source for value in terms[id(op)] if self._is_private(value)]
+                inner[id(op)] = [
+                    source
+                    for source in made_by
+                    if isinstance(source, Op) and id(source) in terms and _same_class(source.outputs[0], op.outputs[0])
+                ]
+                has_reader.update(id(source) for source in inner[id(op)])
+        for op in self.ops:
+            if id(op) in terms and id(op) not in has_reader:
+                self._gather_chain(op, terms, inner)
+
+    def _gather_chain(self, last: Op, terms: dict[int, list[Any]], inner: dict[int, list[Op]]) -> None:
+        """The additions that accumulate towards `last` become sums."""
+        # The place of each addition, and the nearest one above it on its path that has the same place: the path
+        # between the two accumulates.
+        above: dict[int, Op | None] = {id(last): None}
+        order = [last]
+        for op in order:
+            for source in inner[id(op)]:
+                above[id(source)] = op
+                order.append(source)
+        accumulates = {id(op) for op in order if len(terms[id(op)]) == 1}
+        nearest: dict[int, dict[Any, Op]] = {}
+        for op in order:
+            upper = above[id(op)]
+            seen = dict(nearest[id(upper)]) if upper is not None else {}
+            place = _place(op)
+            if place in seen:
+                step: Op | None = op
+                while step is not None:
+                    accumulates.add(id(step))
+                    if step is seen[place]:
+                        break
+                    step = above[id(step)]
+            seen[place] = op
+            nearest[id(op)] = seen
+        for op in order:
+            upper = above[id(op)]
+            if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
+                self._replace(op, self._flat_terms(op, terms, accumulates))
+
+    def _flat_terms(self, last: Op, terms: dict[int, list[Any]], accumulates: set[int]) -> list[Any]:
+        flat: list[Any] = []
+        pending = list(reversed(terms[id(last)]))
+        while pending:
+            value = pending.pop()
+            source = root(value).source if self._is_private(value) else None
+            if isinstance(source, Op) and id(source) in accumulates and _same_class(value, last.outputs[0]):
+                self.dropped.add(id(source))
+                pending += reversed(terms[id(source)])
+            else:
+                flat.append(value)
+        return flat
+
+    def _is_private(self, value: Any) -> bool:
+        origin = root(value)
+        return type(origin) is Value and self.uses.get(id(origin)) == 1
+
+    def _replace(self, op: Op, terms: list[Any]) -> None:
+        total = _sum(terms, op, op.outputs[0])
+        self.replaced[id(op)] = [total]
+        self.sums.append((total, op))
+
+    # Reductions of stacks
+
+    def _gather_stack(self, op: Op) -> bool:
+        """Whether an operation reduced a stack of values that nothing else reads, and was replaced."""
+        if not op.inputs or type(op.inputs[0]) is not Value:
+            return False
+        stacked = root(op.inputs[0])
+        stack = stacked.source if type(stacked) is Value else None
+        if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p or self.uses[id(stacked)] != 1:
+            return False
+        equations = _equations(op)
+        widened = len(equations) > 1 and equations[0].primitive is primitives.convert_element_type_p
+        reduction = equations[widened] if len(equations) > widened else None
+        if reduction is None or reduction.primitive not in _REDUCTIONS or len(op.inputs) != 1:
+            return False
+        if tuple(reduction.params["axes"]) != (stack.params["axis"],):
+            return False
+        reads = {op_input for eqn in equations[widened + 1 :] for op_input in eqn.invars if _is_var(op_input)}
+        if not reads <= {v for eqn in equations[widened:] for v in eqn.outvars}:
+            return False
+        terms = list(stack.inputs)
+        made: list[Op] = []
+        aval = jax.typeof(terms[0])
+        if reduction.primitive is primitives.reduce_sum_p:
+            total = _sum(terms, op, _value(op, aval))
+            made.append(total)
+            self.sums.append((total, op))
+            reduced = total.outputs[0]
+        else:
+            reduced = _reduce_pairs(terms, reduction.primitive, op, made)
+            if reduced is None:
+                return False
+        self._append_rest(op, equations, widened, reduced, len(terms), made)
+        self.dropped.add(id(stack))
+        self.replaced[id(op)] = made
+        return True
+
+    def _append_rest(
+        self, op: Op, equations: Sequence[Any], widened: bool, reduced: Value, terms: int, made: list[Op]
+    ) -> None:
+        """What follows the reduction in the same operation: the division of a mean, whose divisor is an operand."""
+        rest = list(equations[widened + 1 :])
+        env: dict[Any, Any] = {equations[widened].outvars[0]: reduced}
+        if widened:
+            wide = Op([reduced], op.scope, op.site)
+            wide.primitive, wide.params = equations[0].primitive, equations[0].params
+            wide.outputs = [_value(op, equations[widened].outvars[0].aval)]
+            wide.outputs[0].source = wide
+            made.append(wide)
+            env[equations[widened].outvars[0]] = wide.outputs[0]
+        for equation in rest:
+            step = Op([_operand(atom, env, op, equation, terms) for atom in equation.invars], op.scope, op.site)
+            step.primitive, step.params, step.effects = equation.primitive, equation.params, equation.effects
+            step.outputs = [_value(op, var.aval) for var in equation.outvars]
+            for value in step.outputs:
+                value.source = step
+            env.update(zip(equation.outvars, step.outputs, strict=True))
+            made.append(step)
+        out_var = op.params["jaxpr"].jaxpr.outvars[0] if op.primitive is _compat.jit_p else equations[-1].outvars[0]
+        op.outputs[0].source = env[out_var]  # an alias of the last
+
+
+_REDUCTIONS = (primitives.reduce_sum_p, primitives.reduce_max_p, primitives.reduce_min_p)
+
+
+def _is_var(atom: Any) -> bool:
+    return not isinstance(atom, _compat.Literal)
+
+
+def _equations(op: Op) -> Sequence[Any]:
+    """What an operation does, as equations: one, or those of a function of jnp's."""
+    if op.primitive is _compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts:
+        return op.params["jaxpr"].jaxpr.eqns
+    if op.primitive is None or op.primitive is _compat.jit_p:
+        return ()
+    inputs = [_compat.Var(jax.typeof(value)) for value in op.inputs]
+    outputs = [_compat.Var(value.aval) for value in op.outputs]
+    return (_compat.make_equation(inputs, outputs, op.primitive, op.params, op.effects),)
+
+
+def _addends(op: Op) -> list[Any] | None:
+    """What an addition adds: two values of one shape and dtype, or one where the other is zero."""
+    if op.primitive is primitives.add_p:
+        pass
+    elif op.primitive is _compat.jit_p and op.params["inline"]:
+        equations = op.params["jaxpr"].jaxpr.eqns
+        others = [eqn.primitive for eqn in equations if eqn.primitive is not primitives.convert_element_type_p]
+        if others != [primitives.add_p]:
+            return None
+    else:
+        return None
+    if len(op.inputs) != 2:
+        return None
+    same = [_same_class(value, op.outputs[0]) for value in op.inputs]
+    for position, value in enumerate(op.inputs):
+        if same[1 - position] and _is_zero(value):
+            return [op.inputs[1 - position]]
+    return list(op.inputs) if all(same) else None
+
+
+def _same_class(one: Any, other: Any) -> bool:
+    a, b = jax.typeof(one), jax.typeof(other)
+    return a.shape == b.shape and a.dtype == b.dtype and a.dtype != bool
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a value is a zero that is written in the code, as a number or by `jnp.zeros`."""
+    value = root(value)
+    while type(value) is Value and isinstance(value.source, Op):
+        if value.source.primitive not in (primitives.broadcast_in_dim_p, primitives.convert_element_type_p):
+            return False
+        value = root(value.source.inputs[0])
+    return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
+
+
+def _place(op: Op) -> Any:
+    """The place in the code of an operation, whatever activation of the function it is."""
+    site = op.site
+    assert site is not None
+    return site.ordinal, tuple((frame.f_code, instruction) for frame, instruction in site.chain)
+
+
+def _value(op: Op, aval: Any) -> Value:
+    return op.outputs[0]._trace.value(aval, None)
+
+
+def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) -> Any:
+    if _is_var(atom):
+        return env[atom]
+    if equation.primitive is primitives.div_p and float(atom.val) == terms:
+        value = _value(op, atom.aval)
+        value.source = ConstantRow(np.asarray(atom.val, atom.aval.dtype))
+        return value
+    return np.asarray(atom.val, atom.aval.dtype)
+
+
+def _sum(terms: list[Any], last: Op, output: Value) -> Op:
+    """The operation that makes `output` as the sum of the terms."""
+    total = Op(terms, last.scope)
+    aval = jax.typeof(terms[0])
+    total.cell, total.passed = sum_cell(_compat.make_aval(aval.shape, aval.dtype)), len(terms)
+    total.outputs = [output]
+    output.source = total
+    return total
+
+
+# Maxima and minima
+
+
+def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -> Value | None:
+    """Reduce terms two by two, each with how often it is the extreme so far: equal terms share a gradient equally."""
+    aval = jax.typeof(terms[0])
+    if aval.dtype == bool or not jnp.issubdtype(aval.dtype, np.number):
+        return None
+    cell = _extreme_cell(reduction is primitives.reduce_max_p, tuple(aval.shape), np.dtype(aval.dtype))
+    once = _value(op, cell.in_avals[1])
+    once.source = ConstantRow(np.ones(aval.shape, np.float32))
+    level: list[tuple[Any, Any]] = [(term, once) for term in terms]
+    while len(level) > 1:
+        pairs = []
+        for left, right in zip(level[::2], level[1::2], strict=False):
+            pair = Op([*left, *right], op.scope)
+            pair.cell, pair.passed = cell, 4
+            pair.outputs = [_value(op, out) for out in cell.out_avals]
+            for value in pair.outputs:
+                value.source = pair
+            made.append(pair)
+            pairs.append((pair.outputs[0], pair.outputs[1]))
+        level = [*pairs, *level[2 * len(pairs) :]]
+    only = level[0][0]
+    return only if type(only) is Value else None
+
+
+@lru_cache(maxsize=256)
+def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
+    pick = lax.max if largest else lax.min
+
+    @jax.custom_jvp
+    def extreme(a: Any, times_a: Any, b: Any, times_b: Any) -> tuple[Any, Any]:
+        value = pick(a, b)
+        return value, jnp.where(a == value, times_a, 0) + jnp.where(b == value, times_b, 0)
+
+    @extreme.defjvp
+    def extreme_jvp(primals: Any, tangents: Any) -> Any:
+        a, times_a, b, times_b = primals
+        value, times = extreme(*primals)
+        share_a = (jnp.where(a == value, times_a, 0) / times).astype(dtype)
+        share_b = (jnp.where(b == value, times_b, 0) / times).astype(dtype)
+        return (value, times), (share_a * tangents[0] + share_b * tangents[2], jnp.zeros_like(times))
+
+    value, times = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, np.float32)
+    closed = jax.make_jaxpr(extreme)(value, times, value, times)
+    return intern_cell(closed, "maximum" if largest else "minimum", "")
+
+
+# Turns
+
+
+def _mark_turns(total: Op, last: Op) -> None:
+    """Mark what makes one term only, so that it is not grouped with what all terms have in common.
+
+    With one term there is nothing to compare with: what lies in the loops that the term is made in is its own.
+    """
+    assert last.site is not None
+    activation = _activation(last.site)
+    owner: dict[int, int] = {}
+    common: set[int] = set()
+    depths: list[int] = []
+    reached: dict[int, Op] = {}
+    for number, term in enumerate(total.inputs):
+        pending = [term]
+        depth = None
+        while pending:
+            origin = root(pending.pop())
+            op = origin.source if type(origin) is Value else None
+            if not isinstance(op, Op) or op.site is None or op.scope != last.scope:
+                continue
+            if _activation(op.site) is not activation or owner.get(id(op)) == number or id(op) in common:
+                continue
+            depth = loop_depth(op.site) if depth is None else depth
+            if id(op) in owner:
+                common.add(id(op))
+            owner[id(op)] = number
+            reached[id(op)] = op
+            pending += op.inputs
+        depths.append(0 if depth is None else depth)
+    for key, op in reached.items():
+        if len(total.inputs) == 1 and op.site is not None and loop_depth(op.site) < depths[0]:
+            continue
+        if key not in common:
+            op.turn = (id(total), owner[key])
+
+
+def _activation(site: Site) -> Any:
+    return site.chain[-1][0] if site.chain else None

@@ -1,0 +1,274 @@
+"""The types of a batch: which nodes run together, decided for all samples at once.
+
+A type is a kind of node, but for three things. Where some calls of a cell pass a shared value (a learned initial state)
+and others a value of the sample, all pass a row. Where nodes with the same body have different outputs, all have all of
+them. And where a cell runs in a loop, what can run before the loop, and what can wait until after it, are types of
+their own (see `_split`). A graph is then written in terms of these types, once for each of the batch's decisions.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch._canonical import Cell, widest
+from jitbatch._concat import offsets, ranges
+from jitbatch._graph import ROW, Graph, Kind, Tables, levels_of
+from jitbatch._phases import find_phases
+
+REMEMBERED = 4
+"""How many decisions a graph remembers what it looks like under."""
+
+
+class Slot(NamedTuple):
+    """An operand of the node that a part belongs to."""
+
+    slot: int
+
+
+class Made(NamedTuple):
+    """An output of an earlier part of the same node."""
+
+    part: int
+    output: int
+
+
+class Part(NamedTuple):
+    """A node that a node becomes: its kind, and for each of the kind's rows where it comes from."""
+
+    kind: int
+    operands: tuple[Slot | Made, ...]
+
+
+class Recipe(NamedTuple):
+    """What nodes of a kind become: parts, and for each of the kind's outputs the part and output that make it."""
+
+    parts: tuple[Part, ...]
+    outputs: tuple[Made, ...]
+
+
+class Origin(NamedTuple):
+    """Which cell a type is a part of: a name for it that stays the same when more kinds become known."""
+
+    body: str
+    part: str
+    binding: tuple[Any, ...]
+
+
+class Profile(NamedTuple):
+    """What a decision depends on: the kinds of a batch and its edges, as numbers in the tables, ascending."""
+
+    kinds: tuple[int, ...] = ()
+    edges: tuple[int, ...] = ()
+
+    def union(self, graphs: Sequence[Graph]) -> "Profile":
+        kinds = np.concatenate([graph.kinds_present for graph in graphs])
+        edges = np.concatenate([graph.edges_present for graph in graphs])
+        return Profile(
+            tuple(np.union1d(kinds, np.array(self.kinds, np.int64)).tolist()),
+            tuple(np.union1d(edges, np.array(self.edges, np.int64)).tolist()),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Types:
+    """The types of a batch in canonical order.
+
+    Attributes:
+        profile: what was decided for.
+        kinds: the kind of each type.
+        of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
+        origins: where each type comes from.
+        phases: the types of each phase, and whether it is a loop.
+        recipes: what the nodes of each kind in the profile become.
+    """
+
+    profile: Profile
+    kinds: tuple[Kind, ...]
+    of_kind: np.ndarray
+    origins: tuple["Origin", ...]
+    phases: tuple[tuple[tuple[int, ...], bool], ...]
+    recipes: dict[int, Recipe]
+
+
+def types_of(profile: Profile, tables: Tables, split: bool) -> Types:
+    """The types for a profile; decided once."""
+    return tables.decisions.get_or_make((profile, split), lambda: find_types(profile, tables, split))
+
+
+def find_types(profile: Profile, tables: Tables, split: bool) -> Types:
+    united, outputs = _unite([tables.kinds[number] for number in profile.kinds])
+    kind_of = dict(zip(profile.kinds, united, strict=True))
+    outputs_of = dict(zip(profile.kinds, outputs, strict=True))
+    edges = sorted(
+        {
+            (kind_of[edge.read], outputs_of[edge.read][edge.output], kind_of[edge.reader], edge.slot)
+            for edge in map(tables.edges.__getitem__, profile.edges)
+        },
+        key=lambda edge: (_order(edge[0], tables), edge[1], _order(edge[2], tables), edge[3]),
+    )
+    whole = sorted(set(united), key=lambda kind: _order(kind, tables))
+    recipes = {kind: _recipe(kind, edges, whole, tables, split) for kind in whole}
+
+    origins: dict[int, Origin] = {}
+    for kind, recipe in recipes.items():
+        for name, part in zip(_part_names(recipe), recipe.parts, strict=True):
+            origins.setdefault(part.kind, Origin(kind.cell.body_digest, name, tables.binding_order(kind.binding)))
+    numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
+    place = {number: t for t, number in enumerate(numbers)}
+    of_kind = np.full(len(tables.kinds), -1)
+    of_kind[numbers] = np.arange(len(numbers))
+    return Types(
+        profile=profile,
+        kinds=tuple(tables.kinds[number] for number in numbers),
+        of_kind=of_kind,
+        origins=tuple(origins[number] for number in numbers),
+        phases=tuple(find_phases(len(numbers), _part_edges(recipes, edges, place))),
+        recipes={
+            number: Recipe(recipes[kind].parts, tuple(recipes[kind].outputs[o] for o in outputs_of[number]))
+            for number, kind in kind_of.items()
+        },
+    )
+
+
+def _order(kind: Kind, tables: Tables) -> tuple[Any, ...]:
+    return kind.cell.digest, tables.binding_order(kind.binding)
+
+
+def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
+    """The kinds that these become: rows where one of an equal body has a row, and all outputs that one of them has.
+    With, for each, which output of its new kind each of its outputs is."""
+    bodies: dict[Hashable, list[Cell]] = {}
+    is_row: dict[Hashable, list[bool]] = {}
+    for kind in kinds:
+        bodies.setdefault(kind.cell.body, []).append(kind.cell)
+        rows = is_row.setdefault(kind.cell.body, [False] * len(kind.binding))
+        for slot, bound in enumerate(kind.binding):
+            rows[slot] = rows[slot] or bound == ROW
+    united, outputs = [], []
+    for kind in kinds:
+        cell = widest(bodies[kind.cell.body])
+        binding = (ROW if row else bound for bound, row in zip(kind.binding, is_row[kind.cell.body], strict=True))
+        united.append(Kind(cell, tuple(binding)))
+        outputs.append(tuple(cell.output_numbers.index(out) for out in kind.cell.output_numbers))
+    return united, outputs
+
+
+def _recipe(kind: Kind, edges: Sequence[Any], whole: Sequence[Kind], tables: Tables, split: bool) -> Recipe:
+    number = tables.kind(kind.cell, kind.binding)
+    rows = tuple(Slot(slot) for slot, bound in enumerate(kind.binding) if bound == ROW)
+    return Recipe((Part(number, rows),), tuple(Made(0, output) for output in range(len(kind.cell.out_avals))))
+
+
+def _part_names(recipe: Recipe) -> list[str]:
+    return ["core"]
+
+
+def _part_edges(
+    recipes: dict[Kind, Recipe], edges: Sequence[tuple[Kind, int, Kind, int]], place: dict[int, int]
+) -> set[tuple[int, int]]:
+    """Which types read which."""
+    pairs: set[tuple[int, int]] = set()
+    for recipe in recipes.values():
+        for part in recipe.parts:
+            made = [operand.part for operand in part.operands if isinstance(operand, Made)]
+            pairs.update((place[recipe.parts[p].kind], place[part.kind]) for p in made)
+    for read, output, reader, slot in edges:
+        source = recipes[read].parts[recipes[read].outputs[output].part].kind
+        for part in recipes[reader].parts:
+            if Slot(slot) in part.operands:
+                pairs.add((place[source], place[part.kind]))
+    return pairs
+
+
+def typed(graph: Graph, types: Types) -> Graph:
+    """A graph in terms of the types of a batch."""
+    found = graph.typed.get(types)
+    if found is None:
+        found = _rewrite(graph, types)
+        while len(graph.typed) >= REMEMBERED:
+            graph.typed.pop(next(iter(graph.typed)), None)
+        graph.typed[types] = found
+    return found
+
+
+def _rewrite(graph: Graph, types: Types) -> Graph:
+    tables = graph.tables
+    present = graph.kinds_present.tolist()
+    recipes = {kind: types.recipes[kind] for kind in present}
+    if all(recipe.parts[0].kind == kind and len(recipe.parts) == 1 for kind, recipe in recipes.items()):
+        return graph
+
+    # The nodes of each kind, and the shared values that are rows now.
+    nodes_of = {kind: np.flatnonzero(graph.kind == kind) for kind in present}
+    shared = dict.fromkeys(graph.shared_rows.tolist())
+    for kind, recipe in recipes.items():
+        binding = tables.kinds[kind].binding
+        for part in recipe.parts:
+            read = (binding[operand.slot] for operand in part.operands if isinstance(operand, Slot))
+            shared.update(dict.fromkeys(number for number in read if number != ROW))
+    inputs = len(graph.inputs)
+    shared_value = {number: inputs + place for place, number in enumerate(shared)}
+
+    part_count = np.zeros(graph.node_count, np.int64)
+    for kind, recipe in recipes.items():
+        part_count[nodes_of[kind]] = len(recipe.parts)
+    first_part = offsets(part_count)
+    new_kind = np.zeros(first_part[-1], np.int32)
+    arity = np.zeros(first_part[-1], np.int64)
+    for kind, recipe in recipes.items():
+        for p, part in enumerate(recipe.parts):
+            here = first_part[nodes_of[kind]] + p
+            new_kind[here] = part.kind
+            counts = np.diff(graph.operand_start)[nodes_of[kind]]
+            arity[here] = counts if tables.kinds[part.kind].is_variadic else len(part.operands)
+    made = np.array([len(tables.kind_classes[kind]) for kind in new_kind.tolist()], np.int64)
+    first_value = offsets(made) + inputs + len(shared)
+
+    new_value = np.full(len(graph.value_class), -1, np.int64)
+    new_value[:inputs] = np.arange(inputs)
+    new_value[inputs : graph.first_node_value] = [shared_value[number] for number in graph.shared_rows.tolist()]
+    for kind, recipe in recipes.items():
+        for output, by in enumerate(recipe.outputs):
+            new_value[graph.node_values[nodes_of[kind]] + output] = (
+                first_value[first_part[nodes_of[kind]] + by.part] + by.output
+            )
+
+    operand_start = offsets(arity)
+    operands = np.zeros(operand_start[-1], np.int64)
+    for kind, recipe in recipes.items():
+        nodes, binding = nodes_of[kind], tables.kinds[kind].binding
+        column = np.cumsum([bound == ROW for bound in binding]) - 1
+        for p, part in enumerate(recipe.parts):
+            here = operand_start[first_part[nodes] + p]
+            if tables.kinds[part.kind].is_variadic:
+                counts = np.diff(graph.operand_start)[nodes]
+                operands[ranges(here, counts)] = new_value[graph.operands[ranges(graph.operand_start[nodes], counts)]]
+                continue
+            for position, operand in enumerate(part.operands):
+                if isinstance(operand, Made):
+                    read: Any = first_value[first_part[nodes] + operand.part] + operand.output
+                elif binding[operand.slot] == ROW:
+                    read = new_value[graph.operands[graph.operand_start[nodes] + column[operand.slot]]]
+                else:
+                    read = shared_value[binding[operand.slot]]
+                operands[here + position] = read
+
+    classes = [graph.value_class[:inputs], np.array([tables.shared_class[number] for number in shared], np.int32)]
+    classes += [np.array([c for kind in new_kind.tolist() for c in tables.kind_classes[kind]], np.int32)]
+    producer = np.concatenate([np.full(first_value[0], -1), np.repeat(np.arange(len(made)), made)])
+    return Graph(
+        tables=tables,
+        leaf_shapes=graph.leaf_shapes,
+        constants=graph.constants,
+        inputs=graph.inputs,
+        shared_rows=np.array(list(shared), np.int32),
+        kind=new_kind,
+        operand_start=operand_start.astype(np.int32),
+        operands=operands.astype(np.int32),
+        value_class=np.concatenate(classes).astype(np.int32),
+        outputs=new_value[graph.outputs].astype(np.int32),
+        out_tree=graph.out_tree,
+        level=levels_of(producer, operand_start, operands),
+    )
