@@ -20,7 +20,7 @@ from jax.extend.core import check_jaxpr, primitives
 from jitbatch import _compat
 from jitbatch._canonical import Cell, intern_cell
 from jitbatch._cut import is_float
-from jitbatch._split import Made, Operand, Part, Slot, Split, split_cell
+from jitbatch._split import Made, Operand, Part, Slot, Split, _cheapest_border, split_cell
 
 H = 4
 SLOTS = {"s": Slot.SHARED, "e": Slot.EARLY, "l": Slot.LATE}
@@ -241,14 +241,19 @@ def test_cheap_equations_are_sunk_where_nothing_more_is_stored() -> None:
         gates = h @ u
         return jnp.tanh(gates).sum(), gates[:H] + gates[H : 2 * H]
 
-    made = found(split(smaller, "sl", "io", (H, H), (H,)))
-    assert made.sink is not None
-    assert names(made.sink) == ["mul"]
+    def grown(u: Any, h: Any) -> Any:
+        gates = h @ u
+        return jnp.tanh(gates).sum(), jnp.concatenate([gates, gates])
+
+    for node, sunk in ((smaller, "mul"), (grown, "concatenate")):
+        made = found(split(node, "sl", "io", (H, H), (H,)))
+        assert made.sink is not None
+        assert names(made.sink) == [sunk]
     assert split(larger, "sl", "io", (H, 2 * H), (H,)) is None
 
 
 def test_late_operands_are_read_again_by_the_sink() -> None:
-    made = found(split(lambda u, h: (h + 1, jnp.exp(h) @ u), "sl", "io", (H, H), (H,)))
+    made = found(split(lambda u, h: (h, jnp.exp(h) @ u), "sl", "io", (H, H), (H,)))
     assert made.sink is not None
     assert made.sink.operands == (Operand(0), Operand(1))
     assert len(made.core.cell.out_avals) == 1
@@ -278,6 +283,15 @@ def test_a_hoist_ends_where_its_result_is_smallest() -> None:
 def test_cheap_equations_join_no_further_operands_to_a_hoist() -> None:
     made = found(split(lambda w, x, mask, h: (x @ w) * mask + h, "seel", "i", (H, H), (H,), (H,), (H,)))
     assert made.hoists[0].operands == (Operand(0), Operand(1))
+
+
+def test_of_equal_borders_the_first_is_taken() -> None:
+    def node(a: Any, b: Any, y: Any, h: Any) -> Any:
+        p, q, x = jnp.exp(a), jnp.exp(b), -y  # stored are p and q; p and x would be as many bytes
+        return q * x, h * x, h * -((p + x) * 2)
+
+    made = found(split(node, "eeel", "iii", *[(H,)] * 4))
+    assert [names(hoist) for hoist in made.hoists] == [["exp"], ["exp"]]
 
 
 def test_sums_of_hoisted_rows_are_one_row() -> None:
@@ -389,9 +403,9 @@ def test_custom_derivatives_stay_whole_and_cost_what_they_contain() -> None:
     assert names(made.sink) == ["custom_vjp_call"]
     assert split(lambda x, h: jax.nn.relu(x) * h, "el", "i", (H,), (H,)) is None
     assert split(lambda x, h: jax.checkpoint(jnp.abs)(x) * h, "el", "i", (H,), (H,)) is None
-    take = jax.checkpoint(lambda table, token: jnp.take(table, token, axis=0))
+    take = jax.checkpoint(lambda table, token: jnp.take(table * 2, token, axis=0))
     assert split(lambda t, i, h: take(t, i) * h, "eel", "i", (5, H), INT, (H,)) is None
-    assert found(split(lambda t, i, h: take(t * 2, i) * h, "sel", "i", (5, H), INT, (H,))).hoists
+    assert found(split(lambda t, i, h: take(t, i) * h, "sel", "i", (5, H), INT, (H,))).hoists
 
 
 def test_jits_are_opened() -> None:
@@ -458,15 +472,60 @@ def random_cell(program: Sequence[tuple[int, int, int]], outputs: Sequence[int])
 
 
 numbers = st.integers(0, 30)
-programs = st.lists(st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), numbers, numbers), min_size=1, max_size=10)
+operations = st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), numbers, numbers)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(programs, st.lists(st.tuples(numbers, st.sampled_from("io")), min_size=1, max_size=4), st.data())
-def test_parts_together_are_the_cell(program: Any, outputs: Any, data: Any) -> None:
-    slots = "s" + data.draw(st.text("sel", min_size=1, max_size=4))
-    fun = random_cell(program, [output for output, _ in outputs])
-    split(fun, slots, "".join(letter for _, letter in outputs), (H, H), *[(H,)] * (len(slots) - 1))
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(
+    st.lists(operations, min_size=4, max_size=14),
+    st.lists(st.tuples(st.integers(0, 6), st.sampled_from("io")), min_size=2, max_size=4),
+    st.text("sel", max_size=2),
+)
+def test_parts_together_are_the_cell(program: Any, outputs: Any, more: str) -> None:
+    fun = random_cell(program, [-1 - output for output, _ in outputs])
+    split(fun, "seel" + more, "".join(letter for _, letter in outputs), (H, H), *[(H,)] * (3 + len(more)))
+
+
+def variables(atoms: Sequence[Any]) -> set[Any]:
+    return {atom for atom in atoms if not isinstance(atom, _compat.Literal)}
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(st.integers(0, 2), numbers, numbers), min_size=1, max_size=9), st.data())
+def test_no_other_border_is_cheaper(program: Any, data: Any) -> None:
+    def fun(x: Any) -> Any:
+        values = [x]
+        for operation, one, other in program:
+            a, b = values[one % len(values)], values[other % len(values)]
+            grown, same, shrunk = lambda a=a, b=b: lax.concatenate([a, b], 0), lambda a=a: -a, lambda a=a: a[:1]
+            values.append((grown, same, shrunk)[operation]())
+        return values[1:]
+
+    jaxpr = jax.make_jaxpr(fun)(jnp.ones(H)).jaxpr
+    equations = jaxpr.eqns
+    everything = range(len(equations))
+    made = [set(equation.outvars) for equation in equations]
+    read = [variables(equation.invars) for equation in equations]
+
+    def closed(chosen: set[int]) -> bool:
+        return all(j in chosen for i in chosen for j in everything if made[j] & read[i])
+
+    def crossing(chosen: set[int]) -> int:
+        later = set().union(outputs, *(read[i] for i in everything if i not in chosen))
+        return sum(v.aval.size * 4 for i in chosen for v in made[i] & later if v not in free)
+
+    outputs, free = ({v for v in jaxpr.outvars if v != jaxpr.invars[0] and data.draw(st.booleans())} for _ in range(2))
+    first = data.draw(st.sets(st.sampled_from(everything), min_size=1, max_size=3))
+    before = set(first)
+    while not closed(before):
+        before |= {j for i in before for j in everything if made[j] & read[i]}
+    after = {i for i in everything if i not in before and data.draw(st.booleans())}
+    sets = [{i for i in everything if mask >> i & 1} for mask in range(1 << len(equations))]
+    allowed = [one for one in sets if before <= one and not one & after and closed(one)]
+    got = _cheapest_border(equations, first, after, list(outputs), list(free))
+    assert got in allowed
+    assert crossing(got) == min(map(crossing, allowed))
+    assert all(got <= one for one in allowed if crossing(one) == crossing(got))
 
 
 PARTS = """
