@@ -27,6 +27,7 @@ Var = jex.Var
 eval_jaxpr = core.eval_jaxpr
 jaxpr_as_fun = jex.jaxpr_as_fun
 JaxprEqn = jex.JaxprEqn
+jaxprs_in_params = jex.jaxprs_in_params
 set_current_trace = jex.set_current_trace
 
 # New in jax 0.10, and not among the public primitives: `jnp.stack` is one operation.
@@ -34,6 +35,21 @@ stack_p = jax.make_jaxpr(lambda x: jax.numpy.stack([x, x]))(0.0).eqns[-1].primit
 
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
 jit_p = primitives.jit_p
+
+# By name, because jax 0.10 does not export all of them. A primitive that JAX renames looks costly, no more.
+CALLS = frozenset(("jit", "custom_jvp_call", "custom_vjp_call", "remat2"))
+LOOKUPS = frozenset(("gather", "dynamic_slice"))
+CHEAP = frozenset(
+    """
+    abs add add_any and argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate conj
+    convert_element_type copy device_put div dynamic_update_slice eq eq_to floor ge gt imag integer_pow iota is_finite
+    le le_to lt lt_to max min mul name ne neg not optimization_barrier or pad random_unwrap random_wrap real reduce_and
+    reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_xor rem reshape rev round rsqrt
+    select_n shift_left shift_right_arithmetic shift_right_logical sign slice split sqrt square squeeze stop_gradient
+    sub transpose xor
+    """.split()  # noqa: SIM905
+)
+"""Arithmetic, comparisons, reductions and data movement: nothing beside a matmul, a loop or an exponential."""
 
 JAX_FOLDERS = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax, np) if module.__file__)
 

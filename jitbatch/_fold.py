@@ -45,10 +45,10 @@ def fold(
     for op in ops:
         inputs = [read(value) for value in op.inputs]
         if op.index is not None:
-            out_vars = _inline(_index_jaxpr(op.inputs[0].aval, op.index), inputs, equations)
+            out_vars = inline(_index_jaxpr(op.inputs[0].aval, op.index), inputs, equations)
         elif op.primitive is _compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts:
             # jnp's functions are jits that ask to be inlined: `a + b` is the cell that `lax.add(a, b)` is.
-            out_vars = _inline(op.params["jaxpr"], inputs, equations)
+            out_vars = inline(op.params["jaxpr"], inputs, equations)
         else:
             out_vars = [_compat.Var(value.aval) for value in op.outputs]
             equations.append(_compat.make_equation(inputs, out_vars, op.primitive, op.params, op.effects))
@@ -91,17 +91,22 @@ def _index_jaxpr(aval: Any, index: int | range) -> Any:
     return _index_jaxprs.get_or_make((aval, index), make)
 
 
-def _inline(closed: Any, inputs: Sequence[Any], equations: list[Any]) -> list[Any]:
-    """Append a jaxpr's equations, on other inputs; its outputs as variables."""
+def inline(closed: Any, inputs: Sequence[Any], equations: list[Any], open_jits: bool = False) -> list[Any]:
+    """Append a jaxpr's equations, on other inputs; its outputs as variables.
+
+    With `open_jits`, the equations of the jits in it take their places, at any depth.
+    """
     env = dict(zip(closed.jaxpr.invars, inputs, strict=True))
 
     def read(atom: Any) -> Any:
         return atom if isinstance(atom, _compat.Literal) else env[atom]
 
     for eqn in closed.jaxpr.eqns:
-        outputs = [_compat.Var(var.aval) for var in eqn.outvars]
-        equations.append(
-            _compat.make_equation([read(a) for a in eqn.invars], outputs, eqn.primitive, eqn.params, eqn.effects)
-        )
+        given = [read(atom) for atom in eqn.invars]
+        if open_jits and eqn.primitive is _compat.jit_p and not eqn.params["jaxpr"].consts:
+            outputs = inline(eqn.params["jaxpr"], given, equations, open_jits)
+        else:
+            outputs = [_compat.Var(var.aval) for var in eqn.outvars]
+            equations.append(_compat.make_equation(given, outputs, eqn.primitive, eqn.params, eqn.effects))
         env.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in closed.jaxpr.outvars]
