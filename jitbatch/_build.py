@@ -326,7 +326,7 @@ def _needed(builder: Builder, groups: Sequence[Sequence[Op]], results: Sequence[
 def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:
     """Which operands of a call are its arguments, as opposed to what it closes over."""
     if op.cell is not None:
-        return [i < op.passed for i in range(len(operands))]
+        return list(op.passed)
     if op.is_users_jit:
         return [i >= len(op.params["jaxpr"].consts) for i in range(len(operands))]
     return [False] * len(operands)

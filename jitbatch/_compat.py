@@ -63,6 +63,12 @@ def is_prng_key(dtype: Any) -> bool:
     return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def children(node: Any) -> Sequence[Any] | None:
+    """The children of a pytree node; None for a leaf. jax 0.10: `flatten_one_level` returns (children, data)."""
+    flat = jax.tree_util.default_registry.flatten_one_level(node)
+    return None if flat is None else list(flat[0])
+
+
 def current_trace() -> Trace:
     """The trace that operations are going to now."""
     with jex.take_current_trace() as trace:

@@ -42,8 +42,10 @@ def group_operations(
             if runs[op] == runs[other] and stages[op] == stages[other]:
                 a, b = find(op), find(other)
                 parent[max(a, b)] = min(a, b)
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(find(op), len(numbers)) for op in range(len(sites))]
+    firsts = [find(op) for op in range(len(sites))]
+    order = sorted(set(firsts), key=lambda first: (runs[first], stages[first], first))
+    numbers = {first: number for number, first in enumerate(order)}
+    return [numbers[first] for first in firsts]
 
 
 def _stages(runs: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence[Any]) -> list[int]:

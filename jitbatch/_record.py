@@ -8,42 +8,65 @@ is one dictionary look-up and one `Op`; its body does not run again.
 
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from jitbatch import _compat
 from jitbatch._caches import Cache
-from jitbatch._canonical import Cell, intern_cell
+from jitbatch._canonical import Cell, SumCell, intern_cell
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
 from jitbatch._fold import fold
 from jitbatch._graph import Tables
+from jitbatch._open import Element, list_elements, open_body, within_body
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._values import InputSource, Op, Value, is_array, plain_aval, root, within
+from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, plain_aval, root, within
 
 
-class Leaf:
+class Argument(NamedTuple):
+    """A leaf of the arguments of a call."""
+
+    leaf: int
+
+
+class Made(NamedTuple):
+    """An output of an earlier step."""
+
+    step: int
+    output: int
+
+
+class Step(NamedTuple):
+    """A cell that a call of a decorated function runs.
+
+    `inputs` are arguments, what earlier steps made, constants that are rows, and what the body closes over.
+    """
+
+    cell: Cell
+    inputs: tuple[Any, ...]
+    out_avals: tuple[tuple[Any, int], ...]
+
+
+class Leaf(NamedTuple):
     """A decorated function on arguments of one structure, when it calls no other decorated function.
 
     Attributes:
-        cell: its body; None when there is nothing to compute.
-        used: which leaves of the arguments are operands of the cell.
-        extras: what the body closes over, as further operands.
-        results: for each leaf of the result `("out", n)`, `("argument", leaf)` or `("as is", value)`.
+        steps: one cell that is its body; none when there is nothing to compute; several when it reduces a list of any
+            length (see `_open`).
+        results: for each leaf of the result an `Argument`, a `Made`, or a value that is returned as it is.
         out_tree: the tree of the result.
-        out_avals: the avals of the cell's outputs with their numbers in the tables.
     """
 
-    def __init__(
-        self, cell: Cell | None, used: list[int], extras: list[Any], results: list[tuple[str, Any]], out_tree: Any
-    ):
-        self.cell = cell
-        self.used = used
-        self.extras = extras
-        self.results = results
-        self.out_tree = out_tree
-        self.out_avals: list[tuple[Any, int]] = []
+    steps: tuple[Step, ...]
+    results: tuple[Any, ...]
+    out_tree: Any
+
+    @property
+    def closes_over_tracer(self) -> bool:
+        return any(
+            _compat.is_tracer(value) for values in (*(s.inputs for s in self.steps), self.results) for value in values
+        )
 
 
 COMPOSITE = "composite"
@@ -172,10 +195,13 @@ class Recorder(_compat.Trace):
         if known is None and self._calls == calls:
             body = self.ops[start:]
             del self.ops[start:]
-            leaf = self._fold(fun, body, aliases, result)
-            if not any(_compat.is_tracer(extra) for extra in leaf.extras) and not any(
-                kind == "as is" and _compat.is_tracer(value) for kind, value in leaf.results
-            ):
+            is_shared = [id(arg) in self._flat_shared for arg in (*args, *kwargs.values())]
+            shared = {
+                id(leaf) for arg, one in zip(arguments, is_shared, strict=True) if one for leaf in jax.tree.leaves(arg)
+            }
+            elements = list_elements(fun, positional, list(named.values()), is_shared)
+            leaf = self._leaf(fun, body, aliases, elements, shared, result)
+            if not leaf.closes_over_tracer:
                 self._signatures.put(signature, leaf)
             return self._emit(leaf, leaves)
         self._signatures.put(signature, COMPOSITE)
@@ -218,51 +244,68 @@ class Recorder(_compat.Trace):
             return Value(self, leaf.aval, leaf.aval_number, root(leaf)) if every else leaf
         return self.value(plain_aval(leaf), leaf) if is_array(leaf) else leaf
 
-    def _fold(self, fun: Callable[..., Any], body: list[Op], aliases: list[Any], result: Any) -> Leaf:
-        """The body of a leaf as a cell."""
+    def _leaf(
+        self, fun: Callable[..., Any], body: list[Op], aliases: list[Any], elements: list[Element | None],
+        shared: set[int], result: Any,
+    ) -> Leaf:  # fmt: skip
+        """The body of a call as steps."""
         leaves, out_tree = jax.tree.flatten(result)
-        made = {id(value) for op in body for value in op.outputs}
         argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
-        outputs: list[Value] = []
-        results: list[tuple[str, Any]] = []
+        made = {id(value) for op in body for value in op.outputs}
         for position, leaf in enumerate(leaves):
-            if id(leaf) in made:
-                results.append(("out", len(outputs)))
-                outputs.append(leaf)
-            elif id(leaf) in argument:
-                results.append(("argument", argument[id(leaf)]))
-            elif is_array(leaf):
-                results.append(("as is", leaf))
-            else:
+            if id(leaf) not in made and id(leaf) not in argument and not is_array(leaf):
                 path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
                 raise OutputError(
                     f"{describe_function(fun)} returned {leaf!r} of type {type(leaf).__name__} "
                     f"at result{path}, while {self.sample} was recorded. A decorated function returns arrays and "
                     "numbers in any pytree; return static things from an undecorated function instead."
                 )
-        if not outputs and not any(op.effects for op in body):
-            return Leaf(None, [], [], results, out_tree)
+        name, where = getattr(fun, "__qualname__", "cell"), _source(fun)
         parameters = [alias for alias in aliases if type(alias) is Value]
-        jaxpr, operands = fold(body, parameters, outputs, getattr(fun, "__name__", "cell"))
-        used = [argument[id(operand)] for operand in operands if id(operand) in argument]
-        extras = [operand for operand in operands if id(operand) not in argument]
-        cell = intern_cell(jaxpr, getattr(fun, "__qualname__", "cell"), _source(fun))
-        leaf = Leaf(cell, used, extras, results, out_tree)
-        leaf.out_avals = [(aval, self.tables.avals.number(aval)) for aval in cell.out_avals]
-        return leaf
+        element_of = {id(alias): element for alias, element in zip(aliases, elements, strict=True)}
+        opened = open_body(body, leaves, element_of, shared, name, where)
+        if opened is None:
+            outputs = [leaf for leaf in leaves if id(leaf) in made]
+            opened = []
+            if outputs or any(op.effects for op in body):
+                jaxpr, operands = fold(body, parameters, outputs, getattr(fun, "__name__", "cell"))
+                opened = [(intern_cell(jaxpr, name, where), operands, outputs)]
+
+        places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
+        steps: list[Step] = []
+
+        def place(value: Any) -> Any:
+            value = within_body(value, argument)
+            if type(value) is Value and isinstance(value.source, ConstantRow):
+                return value.source
+            return places.get(id(value), value)
+
+        for cell, operands, outputs in opened:
+            avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
+            steps.append(Step(cell, tuple(map(place, operands)), avals))
+            for output, value in enumerate(outputs):
+                places[id(value)] = Made(len(steps) - 1, output)
+        return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
 
     def _emit(self, leaf: Leaf, arguments: list[Any]) -> Any:
-        outputs: list[Value] = []
-        if leaf.cell is not None:
-            op = Op([*(arguments[i] for i in leaf.used), *leaf.extras], self._scope)
-            op.cell, op.passed = leaf.cell, len(leaf.used)
-            op.effects = leaf.cell.jaxpr.effects
-            outputs = op.outputs = [Value(self, aval, number, op) for aval, number in leaf.out_avals]
+        made: list[list[Value]] = []
+
+        def find(value: Any) -> Any:
+            kind = type(value)
+            if kind is Argument:
+                return arguments[value.leaf]
+            if kind is Made:
+                return made[value.step][value.output]
+            return self.value(jax.typeof(value.array), value) if kind is ConstantRow else value
+
+        for cell, inputs, out_avals in leaf.steps:
+            op = Op([find(value) for value in inputs], self._scope)
+            op.cell, op.passed = cell, tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
+            op.effects = cell.jaxpr.effects
+            op.outputs = [Value(self, aval, number, op) for aval, number in out_avals]
+            made.append(op.outputs)
             self.ops.append(op)
-        results = []
-        for kind, which in leaf.results:
-            results.append(outputs[which] if kind == "out" else arguments[which] if kind == "argument" else which)
-        return leaf.out_tree.unflatten(results)
+        return leaf.out_tree.unflatten([find(value) for value in leaf.results])
 
     # Errors
 

@@ -82,6 +82,16 @@ def _loops(code: CodeType) -> tuple[tuple[int, int], ...]:
     return tuple(ends.items())
 
 
+@lru_cache(maxsize=4096)
+def _calls(code: CodeType) -> frozenset[int]:
+    return frozenset(i.offset for i in dis.get_instructions(code) if i.opname.startswith(("CALL", "PRECALL")))
+
+
+def is_call(site: Site) -> bool:
+    """Whether the user's code calls something there, such as `sum`, as opposed to an operator."""
+    return bool(site.chain) and site.chain[0][1] in _calls(site.chain[0][0].f_code)
+
+
 def loop_depth(site: Site) -> int:
     """How many loops of the user's code a place lies in, up to the activation that it belongs to."""
     return sum(begin <= at <= end for frame, at in site.chain for begin, end in _loops(frame.f_code))

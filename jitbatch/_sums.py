@@ -10,7 +10,7 @@ with zero, as Python's `sum` does. A path goes only through results with one rea
 on the way is left as it is, since its terms would be added again for every reader.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,18 +22,27 @@ from jax.extend.core import primitives
 
 from jitbatch import _compat
 from jitbatch._canonical import Cell, intern_cell, sum_cell
-from jitbatch._sites import Site, loop_depth
+from jitbatch._sites import Site, is_call, loop_depth
 from jitbatch._values import ConstantRow, Op, Value, root
 
 
-def gather_sums(ops: Sequence[Op], results: Sequence[Any]) -> list[Op]:
-    """The operations with sums, maxima and minima over any number of terms in place of what they were written as."""
-    return _Gatherer(ops, results).run()
+def gather_sums(
+    ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool] = lambda terms: True
+) -> list[Op]:
+    """The operations with sums, maxima and minima over any number of terms in place of what they were written as.
+
+    Args:
+        ops: in the order of execution.
+        results: values that are read later.
+        wanted: which terms are to be gathered.
+    """
+    return _Gatherer(ops, results, wanted).run()
 
 
 class _Gatherer:
-    def __init__(self, ops: Sequence[Op], results: Sequence[Any]):
+    def __init__(self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool]):
         self.ops = ops
+        self.wanted = wanted
         self.uses: dict[int, int] = {}
         for value in (*(value for op in ops for value in op.inputs), *results):
             key = id(root(value))
@@ -106,20 +115,25 @@ class _Gatherer:
         for op in order:
             upper = above[id(op)]
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
-                self._replace(op, self._flat_terms(op, terms, accumulates))
+                flat, absorbed = self._flat_terms(op, terms, accumulates)
+                if self.wanted(flat):
+                    self.dropped |= absorbed
+                    self._replace(op, flat)
 
-    def _flat_terms(self, last: Op, terms: dict[int, list[Any]], accumulates: set[int]) -> list[Any]:
+    def _flat_terms(self, last: Op, terms: dict[int, list[Any]], accumulates: set[int]) -> tuple[list[Any], set[int]]:
+        """The terms of a sum, and the additions that it absorbs."""
         flat: list[Any] = []
+        absorbed: set[int] = set()
         pending = list(reversed(terms[id(last)]))
         while pending:
             value = pending.pop()
             source = root(value).source if self._is_private(value) else None
             if isinstance(source, Op) and id(source) in accumulates and _same_class(value, last.outputs[0]):
-                self.dropped.add(id(source))
+                absorbed.add(id(source))
                 pending += reversed(terms[id(source)])
             else:
                 flat.append(value)
-        return flat
+        return flat, absorbed
 
     def _is_private(self, value: Any) -> bool:
         origin = root(value)
@@ -151,6 +165,8 @@ class _Gatherer:
         if not reads <= {v for eqn in equations[widened:] for v in eqn.outvars}:
             return False
         terms = list(stack.inputs)
+        if not self.wanted(terms):
+            return False
         made: list[Op] = []
         aval = jax.typeof(terms[0])
         if reduction.primitive is primitives.reduce_sum_p:
@@ -225,7 +241,7 @@ def _addends(op: Op) -> list[Any] | None:
         return None
     same = [_same_class(value, op.outputs[0]) for value in op.inputs]
     for position, value in enumerate(op.inputs):
-        if same[1 - position] and _is_zero(value):
+        if same[1 - position] and _starts_from_zero(op, value):
             return [op.inputs[1 - position]]
     return list(op.inputs) if all(same) else None
 
@@ -235,13 +251,19 @@ def _same_class(one: Any, other: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.dtype != bool
 
 
-def _is_zero(value: Any) -> bool:
-    """Whether a value is a zero that is written in the code, as a number or by `jnp.zeros`."""
+def _starts_from_zero(op: Op, value: Any) -> bool:
+    """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
+    `jnp.zeros` that is given to `sum` or was made outside of the loop that adds to it."""
     value = root(value)
     while type(value) is Value and isinstance(value.source, Op):
-        if value.source.primitive not in (primitives.broadcast_in_dim_p, primitives.convert_element_type_p):
+        made_by = value.source
+        if made_by.primitive not in (primitives.broadcast_in_dim_p, primitives.convert_element_type_p):
             return False
-        value = root(value.source.inputs[0])
+        if op.site is None or made_by.site is None:
+            return False
+        if not is_call(op.site) and loop_depth(op.site) <= loop_depth(made_by.site):
+            return False
+        value = root(made_by.inputs[0])
     return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
 
 
@@ -270,7 +292,7 @@ def _sum(terms: list[Any], last: Op, output: Value) -> Op:
     """The operation that makes `output` as the sum of the terms."""
     total = Op(terms, last.scope)
     aval = jax.typeof(terms[0])
-    total.cell, total.passed = sum_cell(_compat.make_aval(aval.shape, aval.dtype)), len(terms)
+    total.cell, total.passed = sum_cell(_compat.make_aval(aval.shape, aval.dtype)), (True,) * len(terms)
     total.outputs = [output]
     output.source = total
     return total
@@ -292,7 +314,7 @@ def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) 
         pairs = []
         for left, right in zip(level[::2], level[1::2], strict=False):
             pair = Op([*left, *right], op.scope)
-            pair.cell, pair.passed = cell, 4
+            pair.cell, pair.passed = cell, (True,) * 4
             pair.outputs = [_value(op, out) for out in cell.out_avals]
             for value in pair.outputs:
                 value.source = pair

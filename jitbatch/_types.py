@@ -16,29 +16,18 @@ from jitbatch._canonical import Cell, widest
 from jitbatch._concat import offsets, ranges
 from jitbatch._graph import ROW, Graph, Kind, Tables, levels_of
 from jitbatch._phases import find_phases
+from jitbatch._split import Made, Operand, Slot, split_cell
 
 REMEMBERED = 4
 """How many decisions a graph remembers what it looks like under."""
 
 
-class Slot(NamedTuple):
-    """An operand of the node that a part belongs to."""
-
-    slot: int
-
-
-class Made(NamedTuple):
-    """An output of an earlier part of the same node."""
-
-    part: int
-    output: int
-
-
 class Part(NamedTuple):
-    """A node that a node becomes: its kind, and for each of the kind's rows where it comes from."""
+    """A node that a node becomes: its kind, a name, and for each of the kind's rows where it comes from."""
 
     kind: int
-    operands: tuple[Slot | Made, ...]
+    name: str
+    operands: tuple[Operand | Made, ...]
 
 
 class Recipe(NamedTuple):
@@ -54,6 +43,15 @@ class Origin(NamedTuple):
     body: str
     part: str
     binding: tuple[Any, ...]
+
+
+class TypeEdge(NamedTuple):
+    """Some node of kind `reader` has output `output` of some node of kind `read` as its operand `slot`."""
+
+    read: Kind
+    output: int
+    reader: Kind
+    slot: int
 
 
 class Profile(NamedTuple):
@@ -103,18 +101,20 @@ def find_types(profile: Profile, tables: Tables, split: bool) -> Types:
     outputs_of = dict(zip(profile.kinds, outputs, strict=True))
     edges = sorted(
         {
-            (kind_of[edge.read], outputs_of[edge.read][edge.output], kind_of[edge.reader], edge.slot)
+            TypeEdge(kind_of[edge.read], outputs_of[edge.read][edge.output], kind_of[edge.reader], edge.slot)
             for edge in map(tables.edges.__getitem__, profile.edges)
         },
-        key=lambda edge: (_order(edge[0], tables), edge[1], _order(edge[2], tables), edge[3]),
+        key=lambda edge: (_order(edge.read, tables), edge.output, _order(edge.reader, tables), edge.slot),
     )
     whole = sorted(set(united), key=lambda kind: _order(kind, tables))
-    recipes = {kind: _recipe(kind, edges, whole, tables, split) for kind in whole}
+    loops = _loops(whole, edges) if split else {}
+    recipes = {kind: _recipe(kind, edges, loops.get(kind, frozenset()), tables) for kind in whole}
 
     origins: dict[int, Origin] = {}
     for kind, recipe in recipes.items():
-        for name, part in zip(_part_names(recipe), recipe.parts, strict=True):
-            origins.setdefault(part.kind, Origin(kind.cell.body_digest, name, tables.binding_order(kind.binding)))
+        for part in recipe.parts:
+            origin = Origin(kind.cell.body_digest, part.name, tables.binding_order(kind.binding))
+            origins.setdefault(part.kind, origin)
     numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
     place = {number: t for t, number in enumerate(numbers)}
     of_kind = np.full(len(tables.kinds), -1)
@@ -155,29 +155,51 @@ def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
     return united, outputs
 
 
-def _recipe(kind: Kind, edges: Sequence[Any], whole: Sequence[Kind], tables: Tables, split: bool) -> Recipe:
-    number = tables.kind(kind.cell, kind.binding)
-    rows = tuple(Slot(slot) for slot, bound in enumerate(kind.binding) if bound == ROW)
-    return Recipe((Part(number, rows),), tuple(Made(0, output) for output in range(len(kind.cell.out_avals))))
+def _loops(kinds: Sequence[Kind], edges: Sequence[TypeEdge]) -> dict[Kind, frozenset[Kind]]:
+    """For each kind that runs in a loop, the kinds of that loop."""
+    place = {kind: number for number, kind in enumerate(kinds)}
+    phases = find_phases(len(kinds), {(place[edge.read], place[edge.reader]) for edge in edges})
+    loops = [frozenset(kinds[member] for member in members) for members, is_loop in phases if is_loop]
+    return {kind: loop for loop in loops for kind in loop}
 
 
-def _part_names(recipe: Recipe) -> list[str]:
-    return ["core"]
+def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables: Tables) -> Recipe:
+    """What a kind becomes that runs in a loop of these kinds."""
+    late = {edge.slot for edge in edges if edge.reader == kind and edge.read in loop}
+    inner = {edge.output for edge in edges if edge.read == kind and edge.reader in loop}
+    slots = tuple(
+        Slot.SHARED if bound != ROW else Slot.LATE if slot in late else Slot.EARLY
+        for slot, bound in enumerate(kind.binding)
+    )
+    outputs = range(len(kind.cell.out_avals))
+    split = None
+    if loop and not kind.is_variadic:
+        split = split_cell(kind.cell, slots, tuple(output in inner for output in outputs))
+    if split is None:
+        rows = tuple(Operand(slot) for slot, bound in enumerate(kind.binding) if bound == ROW)
+        whole = Part(tables.kind(kind.cell, kind.binding), "core", rows)
+        return Recipe((whole,), tuple(Made(0, output) for output in outputs))
+    hoists = len(split.hoists)
+    names = (*(f"hoist{number}" for number in range(hoists)), "core", "sink")
+    parts = []
+    for name, part in zip(names, split.parts, strict=False):
+        binding = tuple(kind.binding[o.slot] if isinstance(o, Operand) else ROW for o in part.operands)
+        rows = tuple(operand for operand, bound in zip(part.operands, binding, strict=True) if bound == ROW)
+        parts.append(Part(tables.kind(part.cell, binding), name, rows))
+    return Recipe(tuple(parts), split.outputs)
 
 
-def _part_edges(
-    recipes: dict[Kind, Recipe], edges: Sequence[tuple[Kind, int, Kind, int]], place: dict[int, int]
-) -> set[tuple[int, int]]:
+def _part_edges(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[int, int]) -> set[tuple[int, int]]:
     """Which types read which."""
     pairs: set[tuple[int, int]] = set()
     for recipe in recipes.values():
         for part in recipe.parts:
             made = [operand.part for operand in part.operands if isinstance(operand, Made)]
             pairs.update((place[recipe.parts[p].kind], place[part.kind]) for p in made)
-    for read, output, reader, slot in edges:
-        source = recipes[read].parts[recipes[read].outputs[output].part].kind
-        for part in recipes[reader].parts:
-            if Slot(slot) in part.operands:
+    for edge in edges:
+        source = recipes[edge.read].parts[recipes[edge.read].outputs[edge.output].part].kind
+        for part in recipes[edge.reader].parts:
+            if Operand(edge.slot) in part.operands:
                 pairs.add((place[source], place[part.kind]))
     return pairs
 
@@ -206,7 +228,7 @@ def _rewrite(graph: Graph, types: Types) -> Graph:
     for kind, recipe in recipes.items():
         binding = tables.kinds[kind].binding
         for part in recipe.parts:
-            read = (binding[operand.slot] for operand in part.operands if isinstance(operand, Slot))
+            read = (binding[operand.slot] for operand in part.operands if isinstance(operand, Operand))
             shared.update(dict.fromkeys(number for number in read if number != ROW))
     inputs = len(graph.inputs)
     shared_value = {number: inputs + place for place, number in enumerate(shared)}

@@ -19,7 +19,7 @@ class Op:
         outputs: `Value`s.
         primitive, params, effects: of a primitive.
         cell: of a call.
-        passed: of a call, how many of the inputs are arguments; the others are what the cell closes over.
+        passed: of a call, which of the inputs are arguments; the others are what the cell closes over.
         index: of an indexing operation, an int or a range along axis 0.
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a sum it belongs to, if any.
@@ -38,7 +38,7 @@ class Op:
         self.params: dict[str, Any] = {}
         self.effects: Any = frozenset()
         self.cell: Cell | None = None
-        self.passed = 0
+        self.passed: tuple[bool, ...] = ()
         self.index: int | range | None = None
         self.turn: tuple[int, int] | None = None
 

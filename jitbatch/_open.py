@@ -1,0 +1,155 @@
+"""Opening a decorated function that reduces a list of any length.
+
+A cell that takes a list of children would be a type of its own for every number of children. So its body is taken apart
+around the sums over that list: what makes one term is a cell, the sum takes any number of terms, and what comes before
+and after are cells as well. The same cells serve lists of every length.
+"""
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jitbatch import _compat
+from jitbatch._canonical import Cell, intern_cell
+from jitbatch._fold import fold
+from jitbatch._group import group_operations
+from jitbatch._sums import gather_sums
+from jitbatch._values import Op, Value
+
+
+class Element(NamedTuple):
+    """An element of a list among the arguments of a call."""
+
+    of: int
+    position: int
+
+
+def list_elements(
+    fun: Callable[..., Any], positional: Sequence[Any], named: Sequence[Any], is_shared: Sequence[bool]
+) -> list[Element | None]:
+    """For each leaf of a call's arguments the element that it belongs to of a list, a tuple of equal items, or
+    `*args`. Lists among shared arguments, such as layers of weights, do not count."""
+    numbers = itertools.count()
+    code = getattr(fun, "__code__", None)
+    fixed = code.co_argcount if code is not None and code.co_flags & inspect.CO_VARARGS else len(positional)
+    given = [*positional[:fixed], tuple(positional[fixed:]), *named]
+    shared = [*is_shared[:fixed], False, *is_shared[len(positional) :]]
+    labels: list[Element | None] = []
+    for argument, is_one in zip(given, shared, strict=True):
+        labels += [None] * len(jax.tree.leaves(argument)) if is_one else _labels(argument, numbers)
+    return labels
+
+
+def _labels(node: Any, numbers: Iterator[int]) -> list[Element | None]:
+    children = _compat.children(node)
+    if children is None:
+        return [None]
+    if type(node) in (list, tuple) and children and _are_alike(children):
+        number = next(numbers)
+        return [Element(number, i) for i, child in enumerate(children) for _ in jax.tree.leaves(child)]
+    return [label for child in children for label in _labels(child, numbers)]
+
+
+def _are_alike(items: Sequence[Any]) -> bool:
+    described = [(jax.tree.structure(item), [jax.typeof(leaf) for leaf in jax.tree.leaves(item)]) for item in items]
+    return all(one == described[0] for one in described)
+
+
+Opened = list[tuple[Cell, Sequence[Any], Sequence[Value]]]
+"""Cells in the order of execution, each with its operands and the values that it makes."""
+
+
+def open_body(
+    body: Sequence[Op], results: Sequence[Any], elements: Mapping[int, Element | None], shared: set[int], name: str,
+    where: str,
+) -> Opened | None:  # fmt: skip
+    """The body of a call as several cells, or None when it reduces no list.
+
+    Args:
+        body: its operations.
+        results: the leaves of its result.
+        elements: for the `id` of each argument, the element of a list that it belongs to.
+        shared: the `id`s of arguments that are shared.
+    """
+    lists: dict[int, set[Element]] = {}
+    for element in elements.values():
+        if element is not None:
+            lists.setdefault(element.of, set()).add(element)
+    if not lists:
+        return None
+    needs = _dependencies(body, {key: frozenset([e]) if e else frozenset() for key, e in elements.items()})
+
+    def covers_a_list(terms: Sequence[Any]) -> bool:
+        """Whether each element of a list is needed by one term, and no term needs two."""
+        for members in lists.values():
+            needed = [here for term in terms if (here := needs.get(id(term), frozenset()) & members)]
+            each_once = all(len(here) == 1 for here in needed) and frozenset().union(*needed) == members
+            if each_once and len(needed) == len(members):
+                return True
+        return False
+
+    ops = gather_sums(body, results, covers_a_list)
+    if all(op.cell is None for op in ops):
+        return None
+    return _regroup(ops, results, elements, shared, name, where)
+
+
+def _dependencies(body: Sequence[Op], given: Mapping[int, frozenset[Any]]) -> dict[int, frozenset[Any]]:
+    """Which elements each value depends on."""
+    needs = dict(given)
+    for op in body:
+        needed = frozenset().union(*(needs.get(id(value), frozenset()) for value in op.inputs))
+        needs.update((id(value), needed) for value in op.outputs)
+    return needs
+
+
+def within_body(value: Any, arguments: Mapping[int, Any]) -> Any:
+    """What an alias stands for inside a body: arguments are aliases of what they are outside."""
+    while type(value) is Value and type(value.source) is Value and id(value) not in arguments:
+        value = value.source
+    return value
+
+
+def _regroup(
+    ops: Sequence[Op], results: Sequence[Any], arguments: Mapping[int, Any], shared: set[int], name: str, where: str
+) -> Opened:
+    def resolve(value: Any) -> Any:
+        return within_body(value, arguments)
+
+    # What depends on constants and shared arguments alone stays apart: it is computed once a batch.
+    rows = set(arguments) - shared
+    made_by: dict[int, int] = {}
+    reads: list[list[int]] = []
+    apart: list[bool] = []
+    for position, op in enumerate(ops):
+        inputs = [id(resolve(value)) for value in op.inputs]
+        is_apart = not op.effects and op.cell is None and not rows.intersection(inputs)
+        apart.append(is_apart)
+        reads.append([made_by[key] for key in inputs if key in made_by])
+        for value in op.outputs:
+            made_by[id(value)] = position
+            if not is_apart:
+                rows.add(id(value))
+    sites = [None if alone or op.cell is not None else op.site for op, alone in zip(ops, apart, strict=True)]
+    numbers = group_operations(sites, [0] * len(ops), reads, [op.turn for op in ops])
+    groups: list[list[Op]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+    for op, number in zip(ops, numbers, strict=True):
+        groups[number].append(op)
+
+    group_of = {id(value): number for op, number in zip(ops, numbers, strict=True) for value in op.outputs}
+    read_outside = {id(resolve(value)) for value in results}
+    for op, number in zip(ops, numbers, strict=True):
+        keys = (id(resolve(value)) for value in op.inputs)
+        read_outside.update(key for key in keys if group_of.get(key, number) != number)
+    opened: Opened = []
+    for group in groups:
+        outputs = [value for op in group for value in op.outputs if id(value) in read_outside]
+        if group[0].cell is not None:
+            opened.append((group[0].cell, group[0].inputs, group[0].outputs))
+        elif outputs or any(op.effects for op in group):
+            jaxpr, operands = fold(group, [], outputs, name, resolve=resolve, keep_dead_code=True)
+            opened.append((intern_cell(jaxpr, name, where), operands, outputs))
+    return opened
