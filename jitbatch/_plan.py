@@ -15,6 +15,7 @@ from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import pad_rows
 from jitbatch._items import common_item
 from jitbatch._lowering import ArenaShape, Program
+from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 
@@ -106,6 +107,18 @@ class Plan:
             f"-> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
             f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {s.executor})"
         )
+
+    @property
+    def memory(self) -> Memory:
+        """The predicted peak memory of running this plan.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> print(double.plan(2.0, [jnp.ones(1000), jnp.zeros(1000)]).memory)
+        56.0 kB for inference, 96.0 kB for training
+        """
+        return predict_memory(self)
 
     def __str__(self) -> str:
         return "\n".join([repr(self), *self.static.program.describe(self.tables)])
