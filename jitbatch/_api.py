@@ -19,6 +19,7 @@ from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
 from jitbatch._plan import Options, Plan, make_plan
+from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
 from jitbatch._schedule import POLICIES
 
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
 EXECUTORS = ("auto", "fused", "dispatch")
-OUTPUTS = ("stack", "list")
+OUTPUTS = ("stack", "list", "ragged")
 
 _ADVICE = (
     "it uses a value of an outer JAX transformation (jax.grad, jit, vmap, ...) that it closes over. A plan outlives "
@@ -93,7 +94,8 @@ class Batched(Generic[P, R]):
                 mapped one.
 
         Returns:
-            The outputs of all samples, stacked on axis 0, or as a list for `out="list"`.
+            The outputs of all samples, stacked on axis 0, or as a list for `out="list"`, or as a `Ragged` for
+            `out="ragged"`.
 
         >>> import jax.numpy as jnp
         >>> from jitbatch import jitbatch
@@ -199,8 +201,8 @@ class Batched(Generic[P, R]):
         leaves = [one.leaves for one in structures]
         options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
         plan = make_plan(self, shared.key, graphs, leaves, options, like, verify=_context.verify)
-        if self._options.out == "stack":
-            context.known_output = graphs[0].out_tree, graphs[0].out_classes
+        if self._options.out != "list":
+            context.known_output = plan.static.out_trees[0], plan.static.out_classes
         return plan
 
     def _empty(self, arguments: Arguments, shared: SharedArguments) -> Any:
@@ -214,7 +216,8 @@ class Batched(Generic[P, R]):
             )
         tree, classes = context.known_output
         known = [context.tables.classes[c] for c in classes]
-        return tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in known])
+        rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in known])
+        return no_samples(rows, context.tables.outlines) if self._options.out == "ragged" else rows
 
     def _check_plan(self, plan: Plan, shared: SharedArguments) -> None:
         static = plan.static
@@ -294,7 +297,8 @@ def jitbatch(
             `"dispatch"` runs one compiled call a step, and serves forward-mode differentiation and effects. `"auto"` is
             `"fused"` for plans and `"dispatch"` for `.batch` on samples.
         dedupe: compute calls with equal operands once a batch.
-        out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them.
+        out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
+            for outputs that differ only in how many equal items they hold (scores of a sentence's words).
 
     Returns:
         The function, with `.batch`, `.plan` and `.cache_info`.

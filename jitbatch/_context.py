@@ -135,7 +135,8 @@ class Context:
     @property
     def is_full(self) -> bool:
         tables = self.tables
-        return any(len(t) > MAX_KINDS for t in (tables.kinds, tables.shared, tables.classes, tables.avals))
+        many = any(len(t) > MAX_KINDS for t in (tables.kinds, tables.shared, tables.classes, tables.avals))
+        return many or len(tables.outlines) > MAX_STRUCTURES
 
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         """The graph of a sample, recorded if its structure is new."""

@@ -1,6 +1,7 @@
 """Running a plan: shared values, arenas, the program, outputs. The same for every executor."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -41,11 +42,12 @@ def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
         value_class = tables.classes[arena.value_class]
         arenas.append(_fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity))
     arenas = static.program.run(plan.tables, arenas, shared)
-    if static.out == "stack":
-        return static.out_trees[0].unflatten(
-            [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
-        )
-    return _as_list(plan, arenas)
+    if static.out == "list":
+        return _as_list(plan, arenas)
+    stacked = static.out_trees[0].unflatten(
+        [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
+    )
+    return stacked if plan.ragged is None else replace(plan.ragged, rows=stacked)
 
 
 def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:

@@ -20,6 +20,7 @@ from jitbatch import _compat
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, SumCell, array_key
 from jitbatch._errors import VerifyError
+from jitbatch._items import Items, split_items
 
 ROW = -1
 """In a kind's binding: this operand is a row of the batch, different for each node."""
@@ -128,7 +129,7 @@ def _as_array(value: Any, aval: Any) -> Any:
 
 
 class Tables:
-    """The value classes, shared values and node kinds that graphs refer to by number."""
+    """The value classes, shared values and node kinds that graphs refer to by number; outlines of ragged results."""
 
     def __init__(self) -> None:
         self.classes: Interned[ValueClass] = Interned()
@@ -138,6 +139,7 @@ class Tables:
         self.edges: Interned[Edge] = Interned()
         self.shared_specs: Interned[Hashable] = Interned()
         self.decisions = Cache(MAX_DECISIONS)
+        self.outlines: Interned[Any] = Interned()
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
@@ -300,6 +302,10 @@ class Graph:
     @cached_property
     def out_classes(self) -> tuple[int, ...]:
         return tuple(int(c) for c in self.value_class[self.outputs])
+
+    @cached_property
+    def items(self) -> Items:
+        return split_items(self.out_tree, self.out_classes)
 
     def verify(self) -> None:
         """Check every invariant above; raise `VerifyError` naming the one that is broken."""

@@ -13,7 +13,10 @@ from jitbatch._analysis import analyse
 from jitbatch._errors import OutputError
 from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import pad_rows
+from jitbatch._items import common_item
 from jitbatch._lowering import ArenaShape, Program
+from jitbatch._memory import Memory, predict_memory
+from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._types import types_of
 
@@ -31,6 +34,11 @@ class PlanStatic:
     out_trees: tuple[Any, ...]
     out_arenas: tuple[tuple[int, ...], ...]
     summary: "Summary"
+
+    @property
+    def out_classes(self) -> tuple[int, ...]:
+        """The value classes of what is stacked: of a result, or of an item."""
+        return tuple(self.arenas[place].value_class for place in self.out_arenas[0])
 
     def _identity(self) -> tuple[Any, ...]:
         return (self.owner, self.shared_key, self.arenas, self.program, self.out, self.out_trees, self.out_arenas)
@@ -74,18 +82,20 @@ class Plan:
     Attributes:
         inputs: for each arena its input rows, padded to the size in its `ArenaShape`.
         tables: what the program reads: operand rows, trip counts and the like.
-        out_rows: for each output of the stacked result int32 [samples], or for `out="list"` for each sample
-            int32 [outputs].
+        out_rows: for each output of the stacked result int32 [samples], for `out="list"` for each sample
+            int32 [outputs], for `out="ragged"` for each leaf of an item int32 [rows].
+        ragged: for `out="ragged"` the result without its rows.
         static: the rest.
     """
 
     inputs: tuple[Any, ...]
     tables: Any
     out_rows: tuple[Any, ...]
+    ragged: Ragged | None
     static: PlanStatic
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], PlanStatic]:
-        return (self.inputs, self.tables, self.out_rows), self.static
+        return (self.inputs, self.tables, self.out_rows, self.ragged), self.static
 
     @classmethod
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
@@ -98,6 +108,18 @@ class Plan:
             f"-> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
             f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {s.executor})"
         )
+
+    @property
+    def memory(self) -> Memory:
+        """The predicted peak memory of running this plan.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> print(double.plan(2.0, [jnp.ones(1000), jnp.zeros(1000)]).memory)
+        56.0 kB for inference, 96.0 kB for training
+        """
+        return predict_memory(self)
 
     def __str__(self) -> str:
         return "\n".join([repr(self), *self.static.program.describe(self.tables)])
@@ -127,10 +149,12 @@ def make_plan(
         like: a plan whose sizes are the least that this one has.
     """
     tables = graphs[0].tables
-    out_trees, out_classes = _outputs(graphs, tables, options.out)
     sizes = _fused.Sizes()
     if like is not None and isinstance(like.static.program, _fused.FusedProgram) and like.static.tables is tables:
         sizes = like.static.program.sizes
+    else:
+        like = None
+    out_trees, out_classes = _outputs(graphs, tables, options.out, like)
     policy = POLICIES[options.policy]
     profile = sizes.profile.union(graphs)
     has_effects = any(tables.kinds[number].cell.has_effects for number in profile.kinds)
@@ -143,7 +167,11 @@ def make_plan(
 
     arena_of = {arena.value_class: number for number, arena in enumerate(lowered.arenas)}
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
-    if options.out == "stack":
+    ragged = None
+    if options.out == "ragged":
+        least = 0 if like is None or like.ragged is None else len(like.ragged.mask)
+        out_rows, ragged = ragged_outputs(graphs, rows, len(out_classes[0]), least)
+    elif options.out == "stack":
         out_rows = tuple(np.ascontiguousarray(one) for one in rows.reshape(len(graphs), -1).T)
     else:
         out_rows = tuple(np.split(rows, np.cumsum([len(graph.outputs) for graph in graphs])[:-1]))
@@ -169,16 +197,28 @@ def make_plan(
         ),
     )
     inputs = tuple(pad_rows(analysis.packed.rows.get(arena.value_class), arena.inputs) for arena in lowered.arenas)
-    plan = Plan(inputs, lowered.tables, out_rows, static)
+    plan = Plan(inputs, lowered.tables, out_rows, ragged, static)
     if verify and name == "dispatch":
         _dispatch.verify_plan(plan)
     return plan
 
 
-def _outputs(graphs: Sequence[Graph], tables: Tables, out: str) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
-    """The result trees and the classes of their leaves: one for all samples, or one for each."""
+def _outputs(
+    graphs: Sequence[Graph], tables: Tables, out: str, like: Plan | None
+) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
+    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item."""
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
+    if out == "ragged":
+        item = common_item([graph.items for graph in graphs], tables.classes)
+        if item is None and like is not None:
+            item = like.static.out_trees[0], like.static.out_classes
+        if item is None:
+            raise OutputError(
+                "no sample of the batch has an item, and so nothing tells what an item looks like. Leave such batches "
+                "out, or plan them `like` a plan with items"
+            )
+        return (item[0],), [item[1]]
     first = graphs[0]
     for index, graph in enumerate(graphs):
         if graph is not first and (graph.out_tree, graph.out_classes) != (first.out_tree, first.out_classes):

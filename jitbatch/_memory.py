@@ -1,0 +1,158 @@
+"""How much memory a plan needs, from its static sizes.
+
+What XLA decides (which buffers share a place, what is fused away) is not known here, so this is a prediction: on the
+programs that the tests compile it is within a factor of 1.5 of what XLA allots.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jitbatch._cut import cut_cell, is_float
+from jitbatch._dispatch import DispatchProgram
+from jitbatch._graph import ROW, Kind
+from jitbatch._loop import LoopShape
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The predicted peak memory of running a plan, in bytes: parameters, tables, inputs and outputs included.
+
+    Attributes:
+        inference: for the outputs.
+        training: for a scalar of the outputs and its gradient in all shared arguments.
+
+    >>> print(Memory(inference=3_500_000, training=36_000_000))
+    3.5 MB for inference, 36.0 MB for training
+    """
+
+    inference: int
+    training: int
+
+    def __str__(self) -> str:
+        return f"{_readable(self.inference)} for inference, {_readable(self.training)} for training"
+
+
+def _readable(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.1f} {unit}" if unit != "B" else f"{size} B"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a phase or step needs besides the arenas, in bytes.
+
+    Attributes:
+        forward: while it runs.
+        saved: from its forward to its backward pass.
+        backward: while its backward pass runs.
+    """
+
+    forward: int
+    saved: int
+    backward: int
+
+
+def predict_memory(plan: Any) -> Memory:
+    """The memory that running a plan needs."""
+    static = plan.static
+    classes = [static.tables.classes[arena.value_class] for arena in static.arenas]
+    sizes = [arena.capacity * _size(own) for arena, own in zip(static.arenas, classes, strict=True)]
+    # A cotangent arena is made from another one.
+    cotangents = 2 * sum(size for size, own in zip(sizes, classes, strict=True) if is_float(own))
+    numbers = static.program.shared.union(*(arena.shared for arena in static.arenas))
+    shared = [static.tables.classes[static.tables.shared_class[number]] for number in numbers]
+    parameters = sum(map(_size, shared))
+    gradients = sum(_size(own) for own in shared if is_float(own))
+    given = parameters + sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
+
+    if isinstance(static.program, DispatchProgram):
+        needs = [_of_calls(step.kind, step.width) for step in static.program.steps]
+        kept = sum(sizes)
+    else:
+        phases = static.program.phases
+        needs = [
+            _of_loop(phase, classes) if isinstance(phase, LoopShape)
+            else _of_calls(phase.block.kind, phase.block.capacity)
+            for phase in phases
+        ]  # fmt: skip
+        kept = sum(size * _versions(arena, phases) for arena, size in enumerate(sizes))
+    if static.out == "list":
+        outputs = sum(_size(classes[place]) for places in static.out_arenas for place in places)
+    else:
+        rows = zip(static.out_arenas[0], plan.out_rows, strict=True)
+        outputs = sum(len(own) * _size(classes[place]) for place, own in rows)
+    forward = max((need.forward for need in needs), default=0)
+    backward = max((need.backward for need in needs), default=0)
+    return Memory(
+        inference=given + sum(sizes) + forward + outputs,
+        training=given + gradients + kept + cotangents + sum(need.saved for need in needs) + backward + outputs,
+    )
+
+
+def _versions(arena: int, phases: Sequence[Any]) -> int:
+    """How often an arena is kept for the backward pass: as each loop leaves it, if it is written again."""
+    writes = [
+        {place for places in phase.writes for place in places} if isinstance(phase, LoopShape) else set(phase.writes)
+        for phase in phases
+    ]
+    again = [any(arena in later for later in writes[number + 1 :]) for number in range(len(phases))]
+    return 1 + sum(a for a, phase in zip(again, phases, strict=True) if isinstance(phase, LoopShape))
+
+
+def _of_calls(kind: Kind, width: int) -> Need:
+    """One vmapped call; the gradients of its shared operands are made beside those of earlier calls."""
+    work = width * _work(kind)
+    shared = sum(_size(a) for a, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound != ROW)
+    return Need(forward=work, saved=width * _saved(kind), backward=work + shared)
+
+
+def _of_loop(shape: LoopShape, classes: Sequence[Any]) -> Need:
+    """What `_loop` makes: edge rows are no longer needed when shared operands' gradients are contracted."""
+    saved = edges = tapped = work = contracted = 0
+    for block in shape.blocks:
+        cut = cut_cell(block.kind.cell, block.is_row)
+        rows = block.capacity + 2 * shape.margin
+        taps = sum(map(_size, cut.tap_avals)) + sum(_size(var.aval) for var in cut.stored_joint_rows)
+        saved += rows * sum(map(_size, cut.saved_avals))
+        tapped += rows * taps
+        work = max(work, block.widths[-1] * _work(block.kind))
+        contracted = max(contracted, block.capacity * (taps + sum(_size(var.aval) for var in cut.row_vars)))
+    for own, rows, pairs in zip(classes, shape.edge_rows, shape.pair_rows, strict=True):
+        edges += (rows + pairs) * _size(own)
+    return Need(forward=work, saved=saved, backward=tapped + max(edges + work, contracted))
+
+
+def _work(kind: Kind) -> int:
+    """Bytes a row while a cell runs: its operands, its outputs and the largest value between them."""
+    cell = kind.cell
+    operands = sum(_size(aval) for aval, bound in zip(cell.in_avals, kind.binding, strict=True) if bound == ROW)
+    between = max((_size(var.aval) for equation in cell.jaxpr.eqns for var in equation.outvars), default=0)
+    return operands + sum(map(_size, cell.out_avals)) + between
+
+
+def _saved(kind: Kind) -> int:
+    """Bytes a row that JAX saves to differentiate a cell."""
+    is_row = [bound == ROW for bound in kind.binding]
+
+    def at(width: int) -> int:
+        operands = [
+            jax.ShapeDtypeStruct((width, *aval.shape) if row else aval.shape, aval.dtype)
+            for aval, row in zip(kind.cell.in_avals, is_row, strict=True)
+        ]
+        mapped = jax.vmap(kind.cell, in_axes=tuple(0 if row else None for row in is_row), axis_size=width)
+        pull = jax.eval_shape(lambda *operands: jax.vjp(mapped, *operands)[1], *operands)
+        return sum(map(_size, jax.tree.leaves(pull)))
+
+    return at(2) - at(1)
+
+
+def _size(one: Any) -> int:
+    """The bytes of an array, aval or value class."""
+    return math.prod(one.shape) * one.dtype.itemsize
