@@ -6,7 +6,7 @@ DIR holds `sst/train.txt` (bracketed trees) and `sick/train/` (`a.toks`, `a.pare
 random. Figures:
 
 1. how often a train step compiles over three epochs in different shuffles, and for how long;
-2. speed against Tree-LSTMs batched by hand (the faster of two programs), plans and tables made before;
+2. speed against Tree-LSTMs batched by hand (levels in scans, and unrolled), plans and tables made before;
 3. against a loop of jitted programs, one for each shape of tree, compiled before;
 4. against the dispatch executor;
 5. against nothing but the matrix products of a step, in as few calls as possible;
