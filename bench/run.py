@@ -5,82 +5,18 @@ shape, compiled in advance, which nobody could afford in training: the trees of 
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from models import Params, binary_params, logits
+from timing import interleaved
+from trees import nodes_of, random_tree
 
-from jitbatch import clear_caches, jitbatch
-
-Params = dict[str, jax.Array]
-
-
-class State(NamedTuple):
-    h: jax.Array
-    c: jax.Array
-
-
-@jitbatch
-def leaf(params: Params, token: jax.Array) -> State:
-    i, o, u = jnp.split(params["embed"][token] @ params["leaf"], 3)
-    c = jax.nn.sigmoid(i) * jnp.tanh(u)
-    return State(jax.nn.sigmoid(o) * jnp.tanh(c), c)
-
-
-@jitbatch
-def compose(params: Params, left: State, right: State) -> State:
-    i, fl, fr, o, u = jnp.split(left.h @ params["left"] + right.h @ params["right"] + params["bias"], 5)
-    c = jax.nn.sigmoid(i) * jnp.tanh(u) + jax.nn.sigmoid(fl) * left.c + jax.nn.sigmoid(fr) * right.c
-    return State(jax.nn.sigmoid(o) * jnp.tanh(c), c)
-
-
-@jitbatch
-def logits(params: Params, tree: Any) -> jax.Array:
-    def encode(t: Any) -> State:
-        return compose(params, *map(encode, t)) if isinstance(t, tuple) else leaf(params, t)
-
-    return encode(tree).h @ params["out"]
-
-
-def make_params(hidden: int, vocabulary: int = 1000) -> Params:
-    shapes = {
-        "embed": (vocabulary, hidden),
-        "leaf": (hidden, 3 * hidden),
-        "left": (hidden, 5 * hidden),
-        "right": (hidden, 5 * hidden),
-        "bias": (5 * hidden,),
-        "out": (hidden, 5),
-    }
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    return {name: 0.1 * jax.random.normal(key, s) for key, (name, s) in zip(keys, shapes.items(), strict=True)}
-
-
-def random_tree(rng: np.random.Generator, leaves: int) -> Any:
-    if leaves == 1:
-        return int(rng.integers(1000))
-    left = int(rng.integers(1, leaves))
-    return random_tree(rng, left), random_tree(rng, leaves - left)
-
-
-def nodes_of(tree: Any) -> int:
-    return 1 + sum(map(nodes_of, tree)) if isinstance(tree, tuple) else 1
-
-
-def interleaved(contestants: dict[str, tuple[Callable[[], Any], int]], rounds: int) -> dict[str, float]:
-    """The median time a tree of each contestant, run in turns after one warm-up, given how many trees it runs."""
-    for run, _ in contestants.values():
-        jax.block_until_ready(run())
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, (run, trees) in contestants.items():
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            times[name].append((time.perf_counter() - start) / trees)
-    return {name: statistics.median(measured) for name, measured in times.items()}
+from jitbatch import clear_caches
 
 
 def compare(params: Params, trees: list[Any], rounds: int, training: bool) -> dict[str, float]:
@@ -109,16 +45,15 @@ def compare(params: Params, trees: list[Any], rounds: int, training: bool) -> di
         return shapes[jax.tree.structure(tree)](p, tree)
 
     few = trees[:4]  # the eager loop is slow, and its time a tree is the same for all sizes
-    return interleaved(
-        {
-            "fused": (lambda: fused(params, logits.plan(params, trees)), len(trees)),
-            "fused, planned before": (lambda: fused(params, plan), len(trees)),
-            "dispatch": (lambda: over_batch(params, trees), len(trees)),
-            "loop, jitted": (lambda: loop(jitted, trees), len(trees)),
-            "loop": (lambda: loop(over_sample, few), len(few)),
-        },
-        rounds,
-    )
+    contestants = {
+        "fused": lambda: fused(params, logits.plan(params, trees)),
+        "fused, planned before": lambda: fused(params, plan),
+        "dispatch": lambda: over_batch(params, trees),
+        "loop, jitted": lambda: loop(jitted, trees),
+        "loop": lambda: loop(over_sample, few),
+    }
+    seconds = interleaved(contestants, rounds)
+    return {name: s / len(few if name == "loop" else trees) for name, s in seconds.items()}
 
 
 def main() -> None:
@@ -127,7 +62,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    params = make_params(arguments.hidden)
+    params = binary_params(arguments.hidden, embedding=arguments.hidden)
     print(f"binary Tree-LSTM, hidden {arguments.hidden}, jax {jax.__version__} on {jax.default_backend()}")
     for size in arguments.batch:
         rng = np.random.default_rng(size)

@@ -1,0 +1,1 @@
+"""What a person would write by hand in plain JAX, without jitbatch: the benchmarks' contestants."""
