@@ -1,6 +1,7 @@
 """Grouping of bare operations into cells.
 
-Recording order is topological. A *run* is a stretch of consecutive bare operations; a *group* is a connected part of
+Recording order is topological; bare operations are moved to where they are needed. A *run* is then a stretch of
+consecutive bare operations; a *group* is a connected part of
 a run, so groups cannot depend on each other in a circle; what makes one term of a sum is a group apart. A run ends
 
 - at a call of a subgraph, and where a decorated function begins or ends (its `scope`),
@@ -26,8 +27,14 @@ def group_operations(
         reads: the earlier operations that each operation reads.
         turns: the turn of a loop over the terms of a sum that each operation belongs to, or None.
     """
-    recursive = _mutually_recursive(sites)
-    runs = _runs(sites, scopes, reads, recursive)
+    order = _lazy_order([site is None for site in sites], reads)
+    place = {op: position for position, op in enumerate(order)}
+    sites = [sites[op] for op in order]
+    scopes = [scopes[op] for op in order]
+    turns = [turns[op] for op in order]
+    reads = [[place[other] for other in reads[op]] for op in order]
+
+    runs = _runs(sites, scopes, reads, _mutually_recursive(sites))
     parent = list(range(len(sites)))
 
     def find(op: int) -> int:
@@ -43,18 +50,36 @@ def group_operations(
                 a, b = find(op), find(other)
                 parent[max(a, b)] = min(a, b)
     firsts = [find(op) for op in range(len(sites))]
-    order = sorted(set(firsts), key=lambda first: (runs[first], stages[first], first))
-    numbers = {first: number for number, first in enumerate(order)}
-    return [numbers[first] for first in firsts]
+    in_order = sorted(set(firsts), key=lambda first: (runs[first], stages[first], first))
+    numbers = {first: number for number, first in enumerate(in_order)}
+    return [numbers[firsts[place[op]]] for op in range(len(sites))]
+
+
+def _lazy_order(is_call: Sequence[bool], reads: Sequence[Sequence[int]]) -> list[int]:
+    """An order in which bare operations come just before the call that needs them, directly or not, and last those
+    that no call needs: what is computed before a call and used only after it is one group with what uses it."""
+    order: list[int] = []
+    done = [False] * len(reads)
+    for call in (op for op, one in enumerate(is_call) if one):
+        needed = []
+        pending = [call]
+        while pending:
+            op = pending.pop()
+            if not done[op]:
+                done[op] = True
+                needed.append(op)
+                pending += reads[op]
+        order += sorted(needed)
+    return order + [op for op, emitted in enumerate(done) if not emitted]
 
 
 def _stages(runs: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence[Any]) -> list[int]:
     """How often the turn changes within a run on the way to each operation: groups of different turns in a run depend
-    on each other only upwards."""
+    on each other only upwards. What belongs to a turn comes after what all turns have in common."""
     stages: list[int] = []
     for op, earlier in enumerate(reads):
         before = (stages[other] + (turns[op] != turns[other]) for other in earlier if runs[other] == runs[op])
-        stages.append(max(before, default=0))
+        stages.append(max(0 if turns[op] is None else 1, *before, 0))
     return stages
 
 

@@ -122,27 +122,28 @@ def _regroup(
     # What depends on constants and shared arguments alone stays apart: it is computed once a batch.
     rows = set(arguments) - shared
     made_by: dict[int, int] = {}
+    apart: list[Op] = []
+    kept: list[Op] = []
     reads: list[list[int]] = []
-    apart: list[bool] = []
-    for position, op in enumerate(ops):
+    for op in ops:
         inputs = [id(resolve(value)) for value in op.inputs]
-        is_apart = not op.effects and op.cell is None and not rows.intersection(inputs)
-        apart.append(is_apart)
+        if not op.effects and op.cell is None and not rows.intersection(inputs):
+            apart.append(op)
+            continue
         reads.append([made_by[key] for key in inputs if key in made_by])
-        for value in op.outputs:
-            made_by[id(value)] = position
-            if not is_apart:
-                rows.add(id(value))
-    sites = [None if alone or op.cell is not None else op.site for op, alone in zip(ops, apart, strict=True)]
-    numbers = group_operations(sites, [0] * len(ops), reads, [op.turn for op in ops])
-    groups: list[list[Op]] = [[] for _ in range(max(numbers, default=-1) + 1)]
-    for op, number in zip(ops, numbers, strict=True):
-        groups[number].append(op)
+        made_by.update((id(value), len(kept)) for value in op.outputs)
+        rows.update(id(value) for value in op.outputs)
+        kept.append(op)
+    sites = [None if op.cell is not None else op.site for op in kept]
+    numbers = group_operations(sites, [0] * len(kept), reads, [op.turn for op in kept])
+    groups = [[op] for op in apart] + [[] for _ in range(max(numbers, default=-1) + 1)]
+    for op, number in zip(kept, numbers, strict=True):
+        groups[len(apart) + number].append(op)
 
-    group_of = {id(value): number for op, number in zip(ops, numbers, strict=True) for value in op.outputs}
+    group_of = {id(value): number for number, group in enumerate(groups) for op in group for value in op.outputs}
     read_outside = {id(resolve(value)) for value in results}
-    for op, number in zip(ops, numbers, strict=True):
-        keys = (id(resolve(value)) for value in op.inputs)
+    for number, group in enumerate(groups):
+        keys = (id(resolve(value)) for op in group for value in op.inputs)
         read_outside.update(key for key in keys if group_of.get(key, number) != number)
     opened: Opened = []
     for group in groups:

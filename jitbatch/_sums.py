@@ -254,16 +254,16 @@ def _same_class(one: Any, other: Any) -> bool:
 def _starts_from_zero(op: Op, value: Any) -> bool:
     """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
     `jnp.zeros` that is given to `sum` or was made outside of the loop that adds to it."""
-    value = root(value)
+    assert op.site is not None
+    value, outside = root(value), 0
     while type(value) is Value and isinstance(value.source, Op):
         made_by = value.source
         if made_by.primitive not in (primitives.broadcast_in_dim_p, primitives.convert_element_type_p):
             return False
-        if op.site is None or made_by.site is None:
-            return False
-        if not is_call(op.site) and loop_depth(op.site) <= loop_depth(made_by.site):
-            return False
+        outside = max(outside, 0 if made_by.site is None else loop_depth(made_by.site))
         value = root(made_by.inputs[0])
+    if not is_call(op.site) and loop_depth(op.site) <= outside:
+        return False
     return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
 
 
