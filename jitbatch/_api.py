@@ -291,8 +291,9 @@ def jitbatch(
         policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, or `"auto"`,
             whichever of them needs fewer steps.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
-            `"dispatch"` runs one compiled call a step, and serves forward-mode differentiation and effects. `"auto"` is
-            `"fused"` for plans and `"dispatch"` for `.batch` on samples.
+            `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
+            forward mode of a `jax.jit` or `jax.checkpoint` of your own. `"auto"` is `"fused"` for plans and
+            `"dispatch"` for `.batch` on samples.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them.
 

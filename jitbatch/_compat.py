@@ -6,7 +6,7 @@ JAX hands to a tracer; each entry says why it is here.
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 from jax.extend.core import primitives
-from jax.interpreters import partial_eval
+from jax.interpreters import ad, partial_eval
 
 ShapedArray = core.ShapedArray
 Trace = core.Trace
@@ -37,6 +37,20 @@ JAX_FOLDERS = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax
 
 def is_tracer(value: Any) -> bool:
     return isinstance(value, Tracer)
+
+
+def modes_of(value: Any) -> Iterator[str]:
+    """The differentiations that a value takes part in, `"forward"` or `"reverse"`, the innermost first.
+
+    Only where they can be seen: not through a jit. jax 0.10: tracers hold what they trace as `primal` or, of vmap, as
+    `val`; `jax.linearize` and reverse mode have one type of tracer, whose trace says which of them it is.
+    """
+    while is_tracer(value):
+        if isinstance(value, ad.JVPTracer):
+            yield "forward"
+        elif hasattr(value._trace, "is_vjp"):
+            yield "reverse" if value._trace.is_vjp else "forward"
+        value = getattr(value, "primal", getattr(value, "val", None))
 
 
 def is_prng_key(dtype: Any) -> bool:

@@ -1,12 +1,14 @@
 """Running a plan: shared values, arenas, the program, outputs. The same for every executor."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jitbatch import _compat
 from jitbatch._caches import Cache
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
@@ -20,12 +22,16 @@ _programs = Cache(256)
 def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     """The outputs of a planned batch."""
     if isinstance(plan.static.program, FusedProgram):
+        modes = {mode for leaf in shared_leaves for mode in _compat.modes_of(leaf)}
+        if modes == {"forward"}:  # in reverse mode, forward mode meets only the result of the derivative's rule
+            program = replace(plan.static.program, forward_mode=True)
+            plan = replace(plan, static=replace(plan.static, program=program))
         run = _programs.get_or_make(plan.static, lambda: jax.jit(_execute))
         try:
             return run(plan, list(shared_leaves))
-        except TypeError as error:
-            if "custom_vjp" in str(error):
-                error.add_note('jitbatch: a fused plan has no forward-mode derivative; use executor="dispatch"')
+        except (TypeError, NotImplementedError) as error:
+            if "custom_vjp" in str(error) or "custom_lin" in str(error):
+                error.add_note('jitbatch: a fused plan has no reverse over forward mode; use executor="dispatch"')
             raise
     return _execute(plan, shared_leaves)
 

@@ -23,7 +23,7 @@ from jitbatch import _compat
 from jitbatch._analysis import Analysis
 from jitbatch._cut import cut_cell, is_float
 from jitbatch._graph import ROW, Kind
-from jitbatch._loop import Block, LoopShape, gather, put, run_loop
+from jitbatch._loop import Block, LoopShape, gather, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
 from jitbatch._phases import find_phases, rounds_of
@@ -100,10 +100,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class FusedProgram:
-    """Phases, one after the other."""
+    """Phases, one after the other. `forward_mode` is for loops that are differentiated in forward mode."""
 
     phases: tuple[SingleShape | LoopShape, ...]
     sizes: Sizes = field(compare=False, repr=False)
+    forward_mode: bool = False
 
     @property
     def blocks(self) -> list[Block]:
@@ -114,12 +115,13 @@ class FusedProgram:
         return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        loop = run_plain_loop if self.forward_mode else run_loop
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
                 arenas = _run_single(phase, table, arenas, shared)
             else:
                 given = tuple(_given(block, shared) for block in phase.blocks)
-                arenas = list(run_loop(phase, tuple(arenas), given, table))
+                arenas = list(loop(phase, tuple(arenas), given, table))
         return arenas
 
     def describe(self, tables: Sequence[Any]) -> list[str]:

@@ -81,8 +81,7 @@ def part(array: Any, start: Any, length: int) -> Any:
     return lax.dynamic_slice_in_dim(array, start, length)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def run_loop(
+def run_plain_loop(
     shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]
 ) -> tuple[Any, ...]:
     """The arenas with the rows that the loop makes.
@@ -94,6 +93,10 @@ def run_loop(
         tables: the dynamic part.
     """
     return _forward(shape, arenas, shared, tables, save=False)[0]
+
+
+run_loop = jax.custom_vjp(run_plain_loop, nondiff_argnums=(0,))
+"""The same with a derivative in reverse mode; the plain loop has one in forward mode."""
 
 
 def _cut(block: Block) -> Any:
