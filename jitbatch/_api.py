@@ -15,6 +15,7 @@ from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_ap
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
+from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
@@ -107,7 +108,7 @@ class Batched(Generic[P, R]):
         if plan is not None:
             shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
             self._check_plan(plan, shared)
-            return execute(plan, shared.leaves)
+            return execute(with_constant_inputs(plan), shared.leaves)
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)
         samples = samples_of(arguments.mapped)
@@ -130,7 +131,7 @@ class Batched(Generic[P, R]):
                 the larger of the two serves both.
 
         Returns:
-            A `Plan`, for `batch(shared, plan)`. Its inputs are constants.
+            A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
 
         >>> import jax
         >>> from jitbatch import jitbatch
