@@ -19,9 +19,10 @@ from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
-from jitbatch._plan import Options, Plan, make_plan
+from jitbatch._plan import Options, Plan, make_plan, outputs_of
 from jitbatch._record import Recorder, describe_function
 from jitbatch._schedule import POLICIES
+from jitbatch._shards import plan_shards, split
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -121,7 +122,7 @@ class Batched(Generic[P, R]):
             plan = self._plan(arguments, shared, samples, context, "dispatch")
         return execute(plan, shared.leaves)
 
-    def plan(self, *args: Any, like: Plan | None = None, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, like: Plan | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
         """The analysis of a batch without running it.
 
         Args:
@@ -129,6 +130,8 @@ class Batched(Generic[P, R]):
                 instances of `jax.ShapeDtypeStruct` do.
             like: an earlier plan. The new one has at least its sizes and types, so that a program that is compiled for
                 the larger of the two serves both.
+            shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
+                leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
 
         Returns:
             A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
@@ -147,7 +150,7 @@ class Batched(Generic[P, R]):
         if not samples:
             raise PlanError("there are no samples to plan")
         try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like)
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like, shards)
         except ClosesOverTracer:
             raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
         if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
@@ -191,7 +194,7 @@ class Batched(Generic[P, R]):
 
     def _plan(
         self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
-        like: Plan | None = None,
+        like: Plan | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
         names = [part.name for part in arguments.mapped]
@@ -199,7 +202,15 @@ class Batched(Generic[P, R]):
         graphs = [context.graph(one, index, shared, arguments) for index, one in enumerate(structures)]
         leaves = [one.leaves for one in structures]
         options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
-        plan = make_plan(self, shared.key, graphs, leaves, options, like, verify=_context.verify)
+
+        def make(part: slice, like: Plan | None) -> Plan:
+            return make_plan(self, shared.key, graphs[part], leaves[part], options, like, verify=_context.verify)
+
+        if shards is None:
+            plan = make(slice(None), like)
+        else:
+            outputs_of(graphs, context.tables, options.out)  # an error names the sample among all samples
+            plan = plan_shards(make, split(len(samples), shards), like)
         if self._options.out == "stack":
             context.known_output = graphs[0].out_tree, graphs[0].out_classes
         return plan
@@ -223,6 +234,11 @@ class Batched(Generic[P, R]):
             raise PlanError(
                 f"the plan was made by {describe_function(static.owner.__wrapped__)}, not by "
                 f"{describe_function(self.__wrapped__)}: a plan is run by the function that made it"
+            )
+        if plan.is_sharded:
+            raise PlanError(
+                f"the plan has {static.summary.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
+                "`plan.shard(0)` inside jax.shard_map, where each device has its own"
             )
         if static.shared_key != shared.key:
             raise PlanError(

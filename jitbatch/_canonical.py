@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._static import bits_key
 
@@ -196,7 +196,7 @@ class Cell:
         return hashlib.sha256(_ADDRESS.sub("", repr(self.key)).encode()).hexdigest()[:16]
 
     def __call__(self, *operands: Any) -> Sequence[Any]:
-        return _compat.jaxpr_as_fun(self.jaxpr)(*operands)
+        return _varying.run(self.jaxpr, operands)
 
 
 _cells = Cache(4096)

@@ -31,6 +31,8 @@ set_current_trace = jex.set_current_trace
 
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
 jit_p = primitives.jit_p
+custom_jvp_call_p = primitives.custom_jvp_call_p
+custom_vjp_call_p = primitives.custom_vjp_call_p
 
 JAX_FOLDERS = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax, np) if module.__file__)
 
@@ -51,6 +53,25 @@ def modes_of(value: Any) -> Iterator[str]:
         elif hasattr(value._trace, "is_vjp"):
             yield "reverse" if value._trace.is_vjp else "forward"
         value = getattr(value, "primal", getattr(value, "val", None))
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
+    return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()
+
+
+def varying_struct(aval: Any, axes: frozenset[str]) -> jax.ShapeDtypeStruct:
+    """What a value of this aval is that varies over mesh axes. jax 0.10: such a type needs the mesh as well."""
+    mesh = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
+    varying = jax.sharding.ManualAxisType(varying=axes)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=mesh, manual_axis_type=varying
+    )
+
+
+def is_float(value: Any) -> bool:
+    """Whether an array or aval has a derivative."""
+    return jax.numpy.issubdtype(value.dtype, jax.numpy.inexact)
 
 
 def is_prng_key(dtype: Any) -> bool:

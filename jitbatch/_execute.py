@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
@@ -39,13 +39,17 @@ def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
 def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     static = plan.static
     tables = static.tables
+    # Under shard_map gradients are summed over devices here, not in a loop that devices leave at different times.
+    axes = _varying.axes_of(plan)
+    shared_leaves = _varying.cast(list(shared_leaves), axes)
     needed = static.program.shared.union(*(arena.shared for arena in static.arenas))
     shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
     arenas = []
     for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
         rows = tuple(shared[number] for number in arena.shared)
         value_class = tables.classes[arena.value_class]
-        arenas.append(_fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity))
+        filled = _fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity)
+        arenas.append(_varying.cast(filled, axes))
     arenas = static.program.run(plan.tables, arenas, shared)
     if static.out == "stack":
         return static.out_trees[0].unflatten(

@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
-from jitbatch._cut import cut_cell, is_float
+from jitbatch._compat import is_float
+from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW, Kind
 from jitbatch._loop import Block, LoopShape, gather, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
@@ -116,11 +117,12 @@ class FusedProgram:
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         loop = run_plain_loop if self.forward_mode else run_loop
+        axes = _varying.axes_of(tables)
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
                 arenas = _run_single(phase, table, arenas, shared)
             else:
-                given = tuple(_given(block, shared) for block in phase.blocks)
+                given = tuple(_varying.cast(_given(block, shared), axes) for block in phase.blocks)
                 arenas = list(loop(phase, tuple(arenas), given, table))
         return arenas
 
@@ -155,7 +157,8 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
 
     def nothing(read: list[Any], bound: list[Any]) -> list[Any]:
         avals = jax.eval_shape(compute, read, bound)
-        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        return _varying.cast(zeros, _varying.axes_of((read, bound)))
 
     # A type that this batch lacks is not computed: its padding has no real row to repeat.
     results = lax.cond(table["total"] > 0, compute, nothing, read, bound)
