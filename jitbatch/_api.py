@@ -15,13 +15,15 @@ from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_ap
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
+from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
-from jitbatch._plan import Options, Plan, make_plan
+from jitbatch._plan import Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
 from jitbatch._schedule import POLICIES
+from jitbatch._shards import plan_shards, split
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -109,7 +111,7 @@ class Batched(Generic[P, R]):
         if plan is not None:
             shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
             self._check_plan(plan, shared)
-            return execute(plan, shared.leaves)
+            return execute(with_constant_inputs(plan), shared.leaves)
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)
         samples = samples_of(arguments.mapped)
@@ -122,7 +124,7 @@ class Batched(Generic[P, R]):
             plan = self._plan(arguments, shared, samples, context, "dispatch")
         return execute(plan, shared.leaves)
 
-    def plan(self, *args: Any, like: Plan | None = None, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, like: Plan | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
         """The analysis of a batch without running it.
 
         Args:
@@ -130,9 +132,11 @@ class Batched(Generic[P, R]):
                 instances of `jax.ShapeDtypeStruct` do.
             like: an earlier plan. The new one has at least its sizes and types, so that a program that is compiled for
                 the larger of the two serves both.
+            shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
+                leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
 
         Returns:
-            A `Plan`, for `batch(shared, plan)`. Its inputs are constants.
+            A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
 
         >>> import jax
         >>> from jitbatch import jitbatch
@@ -148,7 +152,7 @@ class Batched(Generic[P, R]):
         if not samples:
             raise PlanError("there are no samples to plan")
         try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like)
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like, shards)
         except ClosesOverTracer:
             raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
         if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
@@ -192,7 +196,7 @@ class Batched(Generic[P, R]):
 
     def _plan(
         self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
-        like: Plan | None = None,
+        like: Plan | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
         names = [part.name for part in arguments.mapped]
@@ -200,7 +204,15 @@ class Batched(Generic[P, R]):
         graphs = [context.graph(one, index, shared, arguments) for index, one in enumerate(structures)]
         leaves = [one.leaves for one in structures]
         options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
-        plan = make_plan(self, shared.key, graphs, leaves, options, like, verify=_context.verify)
+
+        def make(part: slice, like: Plan | None) -> Plan:
+            return make_plan(self, shared.key, graphs[part], leaves[part], options, like, verify=_context.verify)
+
+        if shards is None:
+            plan = make(slice(None), like)
+        else:
+            outputs_of(graphs, context.tables, options.out, like)  # an error names the sample among all samples
+            plan = plan_shards(make, split(len(samples), shards), like)
         if self._options.out != "list":
             context.known_output = plan.static.out_trees[0], plan.static.out_classes
         return plan
@@ -225,6 +237,11 @@ class Batched(Generic[P, R]):
             raise PlanError(
                 f"the plan was made by {describe_function(static.owner.__wrapped__)}, not by "
                 f"{describe_function(self.__wrapped__)}: a plan is run by the function that made it"
+            )
+        if plan.is_sharded:
+            raise PlanError(
+                f"the plan has {static.summary.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
+                "`plan.shard(0)` inside jax.shard_map, where each device has its own"
             )
         if static.shared_key != shared.key:
             raise PlanError(
@@ -294,8 +311,9 @@ def jitbatch(
         policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, or `"auto"`,
             whichever of them needs fewer steps.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
-            `"dispatch"` runs one compiled call a step, and serves forward-mode differentiation and effects. `"auto"` is
-            `"fused"` for plans and `"dispatch"` for `.batch` on samples.
+            `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
+            forward mode of a `jax.jit` or `jax.checkpoint` of your own. `"auto"` is `"fused"` for plans and
+            `"dispatch"` for `.batch` on samples.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
-from jitbatch._cut import cut_cell, is_float
+from jitbatch._compat import is_float
+from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW
-from jitbatch._loop import Block, LoopShape, put, run_loop
+from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
 from jitbatch._phases import rounds_of
@@ -97,10 +98,11 @@ def _size_of(sizes: Mapping[Origin, int], origin: Origin) -> int:
 
 @dataclass(frozen=True)
 class FusedProgram:
-    """Phases, one after the other."""
+    """Phases, one after the other. `forward_mode` is for loops that are differentiated in forward mode."""
 
     phases: tuple[SingleShape | LoopShape, ...]
     sizes: Sizes = field(compare=False, repr=False)
+    forward_mode: bool = False
 
     @property
     def blocks(self) -> list[Block]:
@@ -111,12 +113,14 @@ class FusedProgram:
         return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        loop = run_plain_loop if self.forward_mode else run_loop
+        axes = _varying.axes_of(tables)
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
                 arenas = _run_single(phase, table, arenas, shared)
             else:
-                given = tuple(_given(block, shared) for block in phase.blocks)
-                arenas = list(run_loop(phase, tuple(arenas), given, table))
+                given = tuple(_varying.cast(_given(block, shared), axes) for block in phase.blocks)
+                arenas = list(loop(phase, tuple(arenas), given, table))
         return arenas
 
     def describe(self, tables: Sequence[Any]) -> list[str]:
@@ -155,7 +159,8 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
 
     def nothing(read: list[Any], bound: list[Any]) -> list[Any]:
         avals = jax.eval_shape(compute, read, bound)
-        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        return _varying.cast(zeros, _varying.axes_of((read, bound)))
 
     # A type that this batch lacks is not computed: its padding has no real row to repeat.
     results = lax.cond(table["total"] > 0, compute, nothing, read, bound)

@@ -19,7 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jitbatch._cut import cut_cell, is_float
+from jitbatch import _varying
+from jitbatch._compat import is_float
+from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW, Kind
 from jitbatch._pairs import PAIR_WIDTH
 from jitbatch._segments import chunk_sums, gather
@@ -80,8 +82,7 @@ def part(array: Any, start: Any, length: int) -> Any:
     return lax.dynamic_slice_in_dim(array, start, length)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def run_loop(
+def run_plain_loop(
     shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]
 ) -> tuple[Any, ...]:
     """The arenas with the rows that the loop makes.
@@ -93,6 +94,10 @@ def run_loop(
         tables: the dynamic part.
     """
     return _forward(shape, arenas, shared, tables, save=False)[0]
+
+
+run_loop = jax.custom_vjp(run_plain_loop, nondiff_argnums=(0,))
+"""The same with a derivative in reverse mode; the plain loop has one in forward mode."""
 
 
 def _cut(block: Block) -> Any:
@@ -140,6 +145,7 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
                 carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
         return carry
 
+    saved = _varying.cast(saved, _varying.axes_of(tables))
     return lax.fori_loop(0, tables["rounds"], round_body, (tuple(arenas), saved))
 
 
@@ -151,6 +157,7 @@ def _fwd(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> 
 def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, None]:
     arenas, saved, shared, tables = residuals
     cuts = [_cut(block) for block in shape.blocks]
+    axes = _varying.axes_of(tables)
     margin = shape.margin
     edges = tuple(
         jnp.zeros((rows + pairs, *arena.shape[1:]), arena.dtype) if rows else None
@@ -197,7 +204,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         rows = _operands(shape, number, arenas, tables, start, width)
         own_saved = [part(a, start, width) for a in saved[number]]
         flows = [is_float(var.aval) for var in cut.row_vars]
-        zeros = [jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals]
+        zeros = _varying.cast([jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals], axes)
 
         def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:
             remaining = iter(float_rows)
@@ -232,7 +239,8 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
                 carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
         return carry
 
-    edges, taps, kept_rows = lax.fori_loop(0, tables["rounds"], round_body, (edges, taps, kept_rows))
+    carry = _varying.cast((edges, taps, kept_rows), axes)
+    edges, taps, kept_rows = lax.fori_loop(0, tables["rounds"], round_body, carry)
     edges = sum_all_pairs(edges, tables["pair_last"])
 
     d_arenas: list[Any] = []

@@ -1,11 +1,12 @@
 """A plan: the analysis of a batch, ready to be run again and again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jitbatch import _dispatch, _fused
@@ -69,6 +70,7 @@ class Summary:
     steps: int
     rows: int
     padded_rows: int
+    shards: int = 1
 
 
 @jax.tree_util.register_pytree_node_class
@@ -101,11 +103,21 @@ class Plan:
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
         return cls(*children, static)  # type: ignore[misc]
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the leaves have a leading axis of shards."""
+        return any(np.ndim(rows) > 1 for rows in self.out_rows)
+
+    def shard(self, index: Any) -> "Plan":
+        """One shard of a plan that was made with `shards`; inside `jax.shard_map`, `plan.shard(0)` is the device's."""
+        return jax.tree.map(lambda leaf: leaf[index], self)
+
     def __repr__(self) -> str:
         s = self.static.summary
+        shards = f" in {s.shards} shards" if s.shards > 1 else ""
         return (
-            f"Plan({s.samples} samples: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, {s.types} types "
-            f"-> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
+            f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
+            f"{s.types} types -> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
             f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {s.executor})"
         )
 
@@ -122,7 +134,8 @@ class Plan:
         return predict_memory(self)
 
     def __str__(self) -> str:
-        return "\n".join([repr(self), *self.static.program.describe(self.tables)])
+        steps = [] if self.is_sharded else self.static.program.describe(self.tables)
+        return "\n".join([repr(self), *steps])
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,7 @@ def make_plan(
         sizes = like.static.program.sizes
     else:
         like = None
-    out_trees, out_classes = _outputs(graphs, tables, options.out, like)
+    out_trees, out_classes = outputs_of(graphs, tables, options.out, like)
     policy = POLICIES[options.policy]
     profile = sizes.profile.union(graphs)
     has_effects = any(tables.kinds[number].cell.has_effects for number in profile.kinds)
@@ -196,14 +209,23 @@ def make_plan(
             padded_rows=lowered.padded_rows,
         ),
     )
-    inputs = tuple(pad_rows(analysis.packed.rows.get(arena.value_class), arena.inputs) for arena in lowered.arenas)
+    inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
     plan = Plan(inputs, lowered.tables, out_rows, ragged, static)
     if verify and name == "dispatch":
         _dispatch.verify_plan(plan)
     return plan
 
 
-def _outputs(
+def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> Any:
+    """The input rows of an arena, padded; padding alone where another plan's sizes have room for rows of this class."""
+    value_class = tables.classes[arena.value_class]
+    none = None
+    if arena.inputs and arena.value_class not in rows:
+        none = (jnp if value_class.is_key else np).zeros((0, *value_class.shape), value_class.dtype)
+    return pad_rows(rows.get(arena.value_class, none), arena.inputs)
+
+
+def outputs_of(
     graphs: Sequence[Graph], tables: Tables, out: str, like: Plan | None
 ) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
     """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item."""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jitbatch import _varying
 from jitbatch._canonical import accumulator
 
 
@@ -33,4 +34,5 @@ def chunk_sums(arena: Any, terms: Any, first: Any, count: Any) -> Any:
         rows = gather(arena, terms[jnp.minimum(first + k, len(terms) - 1)])
         return total + jnp.where((k < count).reshape(column), rows.astype(dtype), 0)
 
-    return lax.fori_loop(0, jnp.max(count), add, jnp.zeros(shape, dtype)).astype(arena.dtype)
+    nothing = _varying.cast(jnp.zeros(shape, dtype), _varying.axes_of((arena, terms)))
+    return lax.fori_loop(0, jnp.max(count), add, nothing).astype(arena.dtype)
