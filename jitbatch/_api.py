@@ -31,6 +31,7 @@ R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
 EXECUTORS = ("auto", "fused", "dispatch")
+LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
 
 _ADVICE = (
@@ -43,12 +44,20 @@ class Batched(Generic[P, R]):
     """A decorated function: call it for one sample, or `.batch` it over many. Made by `jitbatch`."""
 
     def __init__(
-        self, fun: Callable[P, R], in_axes: Any, granularity: str, policy: str, executor: str, dedupe: bool, out: str
+        self,
+        fun: Callable[P, R],
+        in_axes: Any,
+        granularity: str,
+        policy: str,
+        executor: str,
+        dedupe: bool,
+        out: str,
+        loops: str,
     ):
         self.__wrapped__ = fun
         self._in_axes = in_axes
         self._granularity = "subgraph" if granularity == "auto" else granularity
-        self._options = Options(policy, executor, dedupe, out)
+        self._options = Options(policy, executor, dedupe, out, loops)
         self._is_method = False
         self._contexts = Cache(16)
         functools.update_wrapper(self, fun)
@@ -284,16 +293,16 @@ def jitbatch(fun: Callable[P, R], /) -> Batched[P, R]: ...
 @overload
 def jitbatch(
     fun: None = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
-    executor: str = "auto", dedupe: bool = True, out: str = "stack",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Callable[[Callable[P, R]], Batched[P, R]]: ...  # fmt: skip
 @overload
 def jitbatch(
     fun: Callable[P, R], /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
-    executor: str = "auto", dedupe: bool = True, out: str = "stack",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Batched[P, R]: ...  # fmt: skip
 def jitbatch(
     fun: Any = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto", executor: str = "auto",
-    dedupe: bool = True, out: str = "stack",
+    dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Any:  # fmt: skip
     """`vmap` for samples that do not have the same shape.
 
@@ -317,6 +326,9 @@ def jitbatch(
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).
+        loops: of the fused executor: `"dynamic"` runs as many rounds and chunks as a batch has; `"static"` runs as many
+            as there is room for, each as wide as the widest, so that the program has no loop whose length it must wait
+            for. `"auto"` is `"static"` on GPUs and `"dynamic"` elsewhere.
 
     Returns:
         The function, with `.batch`, `.plan` and `.cache_info`.
@@ -334,6 +346,7 @@ def jitbatch(
         ("policy", policy, tuple(POLICIES)),
         ("executor", executor, EXECUTORS),
         ("out", out, OUTPUTS),
+        ("loops", loops, LOOPS),
     ):
         if value not in allowed:
             raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
@@ -345,7 +358,7 @@ def jitbatch(
             return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
         if not callable(fun):
             raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
-        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out)
+        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
 
     return decorate if fun is None else decorate(fun)
 

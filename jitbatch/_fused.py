@@ -11,7 +11,7 @@ too much is written again by the next round, or lies in the margin behind the no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -50,11 +50,14 @@ class SingleShape:
 
 @dataclass(frozen=True)
 class LoopSizes:
-    """What a loop has room for: rounds, the width of a chunk, and sums of pairs of each class."""
+    """What a loop has room for: rounds, the width of a chunk, and of each class sums of pairs; where trip counts are
+    static, also chunks of these at once, and terms a sum."""
 
     rounds: int = 0
     margin: int = 0
     pairs: Mapping[int, int] = field(default_factory=dict)
+    pair_trips: Mapping[int, int] = field(default_factory=dict)
+    longest: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,17 @@ class Sizes:
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """The sizes of the loops that have become the loop of these types."""
         own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
-        pairs: dict[int, int] = {}
-        for size in own:
-            for value_class, rows in size.pairs.items():
-                pairs[value_class] = max(rows, pairs.get(value_class, 0))
-        return LoopSizes(max((s.rounds for s in own), default=0), max((s.margin for s in own), default=0), pairs)
+        return LoopSizes(
+            rounds=max((size.rounds for size in own), default=0),
+            margin=max((size.margin for size in own), default=0),
+            pairs=_largest([size.pairs for size in own]),
+            pair_trips=_largest([size.pair_trips for size in own]),
+            longest=max((size.longest for size in own), default=0),
+        )
+
+
+def _largest(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    return {key: max(one.get(key, 0) for one in sizes) for one in sizes for key in one}
 
 
 def _same(one: Origin, other: Origin) -> bool:
@@ -170,9 +179,11 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
     return arenas
 
 
-def lower(analysis: Analysis, policy: Policy, sizes: Sizes | None = None, verify: bool = False) -> Lowered:
+def lower(
+    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False, verify: bool = False
+) -> Lowered:
     """Phases, with tables for this batch and room for at least `sizes`."""
-    return Lowering(analysis, policy, sizes or Sizes(), verify).lower()
+    return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify).lower()
 
 
 def width_of(count: int, widths: Sequence[int]) -> int:
@@ -183,11 +194,12 @@ def width_of(count: int, widths: Sequence[int]) -> int:
 class Lowering:
     """Makes the phases and tables of a batch."""
 
-    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, verify: bool):
+    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, static_loops: bool, verify: bool):
         self.analysis = analysis
         self.tables = tables = analysis.tables
         self.policy = policy
         self.least = least
+        self.static_loops = static_loops
         self.verify = verify
         self.value_row = analysis.value_row.copy()
         self.steps = self.padded_rows = 0
@@ -274,12 +286,20 @@ class Lowering:
             ordered.append(self.analysis.nodes[members[order]])
             rounds_by_type.append(rounds[order])
             largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
-        margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
         origins = [self.origins[t] for t in types]
-        margin = max(margin, self.least.of_loop(origins).margin)
-        widths = tuple(width for width in WIDTHS if width <= margin)
+        if self.static_loops:
+            margin = max(round_up(largest), self.least.of_loop(origins).margin)
+            widths: tuple[int, ...] = (margin,)
+        else:
+            margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
+            margin = max(margin, self.least.of_loop(origins).margin)
+            widths = tuple(width for width in WIDTHS if width <= margin)
         for t, nodes in zip(types, ordered, strict=True):
             block = self._block(t, nodes, margin, widths)
+            if self.static_loops and block.kind.is_variadic:
+                starts = self.analysis.batch.operand_start
+                longest = int((starts[nodes + 1] - starts[nodes]).max(initial=0))
+                block = replace(block, longest=self._size(longest, self.least.of_loop(origins).longest))
             rows = [start + margin + np.arange(len(nodes)) for start in block.starts]
             self.analysis.place(self.value_row, nodes, rows)
             blocks.append(block)
@@ -320,6 +340,7 @@ class Lowering:
         for t, block in enumerate(blocks):
             width[:, t] = [width_of(int(n), block.widths) if n else 0 for n in counts[:, t]]
             chunks = -(-counts[:, t] // np.array(block.widths)[width[:, t]])
+            chunks = np.ones_like(chunks) if self.static_loops else chunks
             self.steps += int(chunks.sum())
             self.padded_rows += int((chunks * np.array(block.widths)[width[:, t]]).sum())
 
@@ -380,9 +401,33 @@ class Lowering:
         for c, pair in zip(self.arena_classes, pairs, strict=True):
             wanted = 0 if pair is None or not len(pair.left) else len(pair.left) + PAIR_WIDTH
             pair_rows.append(self._size(wanted, least.pairs.get(c)) if pair is not None else 0)
-        self.loops[frozenset(origins)] = LoopSizes(room, margin, dict(zip(self.arena_classes, pair_rows, strict=True)))
+        fitted = [
+            pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
+            for pair, rows in zip(pairs, pair_rows, strict=True)
+        ]
+        pair_trips = None
+        if self.static_loops:
+            most = [0 if f is None else max(_longest(f["pair_span"]), _longest(f["pair_last"])) for f in fitted]
+            pair_trips = tuple(
+                self._size(n, least.pair_trips.get(c)) for n, c in zip(most, self.arena_classes, strict=True)
+            )
+        self.loops[frozenset(origins)] = LoopSizes(
+            rounds=room,
+            margin=margin,
+            pairs=dict(zip(self.arena_classes, pair_rows, strict=True)),
+            pair_trips={} if pair_trips is None else dict(zip(self.arena_classes, pair_trips, strict=True)),
+            longest=max(block.longest for block in blocks),
+        )
         shape = LoopShape(
-            tuple(blocks), margin, room, tuple(reads), tuple(writes), tuple(edges), tuple(edge_rows), tuple(pair_rows)
+            blocks=tuple(blocks),
+            margin=margin,
+            rounds=room,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            edges=tuple(edges),
+            edge_rows=tuple(edge_rows),
+            pair_rows=tuple(pair_rows),
+            pair_trips=pair_trips,
         )
         tables: dict[str, Any] = {
             "rounds": np.array(rounds_count, np.int32),
@@ -393,13 +438,13 @@ class Lowering:
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(None if p is None else p.edge_of_row.astype(np.int32) for p in pairs),
         }
-        fitted = [
-            pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
-            for pair, rows in zip(pairs, pair_rows, strict=True)
-        ]
         for name in ("pair_left", "pair_right", "pair_start", "pair_span", "pair_last"):
             tables[name] = tuple(None if f is None else f[name] for f in fitted)
         return shape, tables
+
+
+def _longest(spans: np.ndarray) -> int:
+    return int((spans[..., 1] - spans[..., 0]).max(initial=0))
 
 
 def _filled(numbers: np.ndarray, length: int, value: int, before: int = 0) -> np.ndarray:

@@ -146,6 +146,12 @@ class Options:
     executor: str
     dedupe: bool
     out: str
+    loops: str = "auto"
+
+    @property
+    def static_loops(self) -> bool:
+        """Whether loops have static trip counts. On a GPU, one with a dynamic count waits for the host in each turn."""
+        return self.loops == "static" or (self.loops == "auto" and jax.default_backend() == "gpu")
 
 
 def make_plan(
@@ -176,7 +182,7 @@ def make_plan(
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
-        name, lowered = "fused", _fused.lower(analysis, policy, sizes, verify)
+        name, lowered = "fused", _fused.lower(analysis, policy, sizes, options.static_loops, verify)
 
     arena_of = {arena.value_class: number for number, arena in enumerate(lowered.arenas)}
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
