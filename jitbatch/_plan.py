@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from jitbatch._inputs import pad_rows
 from jitbatch._lowering import ArenaShape, Program
 from jitbatch._schedule import POLICIES
 
+if TYPE_CHECKING:
+    from jitbatch._each import EachProgram
+
 
 @dataclass(frozen=True, eq=False)
 class PlanStatic:
@@ -26,7 +29,7 @@ class PlanStatic:
     owner: Any
     shared_key: Any
     arenas: tuple[ArenaShape, ...]
-    program: Program
+    program: "Program | EachProgram"
     out: str
     out_trees: tuple[Any, ...]
     out_arenas: tuple[tuple[int, ...], ...]
@@ -194,8 +197,9 @@ def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> A
     return pad_rows(rows.get(arena.value_class, none), arena.inputs)
 
 
-def outputs_of(graphs: Sequence[Graph], tables: Tables, out: str) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
-    """The result trees and the classes of their leaves: one for all samples, or one for each."""
+def outputs_of(graphs: Sequence[Any], tables: Tables, out: str) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
+    """The result trees and the classes of their leaves: one for all samples, or one for each. Of graphs, or of whatever
+    else has an `out_tree` and `out_classes`."""
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
     first = graphs[0]
@@ -208,5 +212,5 @@ def outputs_of(graphs: Sequence[Graph], tables: Tables, out: str) -> tuple[tuple
     return (first.out_tree,), [first.out_classes]
 
 
-def _describe_result(graph: Graph, tables: Tables) -> str:
+def _describe_result(graph: Any, tables: Tables) -> str:
     return str(graph.out_tree.unflatten([str(tables.classes[c]) for c in graph.out_classes])).replace("'", "")
