@@ -53,7 +53,7 @@ class PlanStatic:
 
 @dataclass(frozen=True)
 class Summary:
-    """What planning did, in numbers."""
+    """What planning did, in numbers; `reason` says why the executor is not the one that was asked for."""
 
     executor: str
     samples: int
@@ -65,6 +65,7 @@ class Summary:
     rows: int
     padded_rows: int
     shards: int = 1
+    reason: str = ""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -107,10 +108,11 @@ class Plan:
     def __repr__(self) -> str:
         s = self.static.summary
         shards = f" in {s.shards} shards" if s.shards > 1 else ""
+        executor = f"{s.executor}: {s.reason}" if s.reason else s.executor
         return (
             f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
             f"{s.types} types -> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
-            f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {s.executor})"
+            f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {executor})"
         )
 
     def __str__(self) -> str:
@@ -148,8 +150,10 @@ def make_plan(
         sizes = like.static.program.sizes
     analysis = analyse(graphs, leaves, options.dedupe, sizes.kinds, sizes.shared)
     policy = POLICIES[options.policy]
-    has_effects = any(kind.cell.has_effects for kind in analysis.types.kinds)
-    if options.executor == "dispatch" or has_effects:
+    reason = ""
+    if options.executor != "dispatch" and any(kind.cell.has_effects for kind in analysis.types.kinds):
+        reason = "cells have effects"
+    if options.executor == "dispatch" or reason:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
         name, lowered = "fused", _fused.lower(analysis, policy, sizes, verify)
@@ -179,6 +183,7 @@ def make_plan(
             steps=lowered.steps,
             rows=len(analysis.nodes),
             padded_rows=lowered.padded_rows,
+            reason=reason,
         ),
     )
     inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
