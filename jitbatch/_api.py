@@ -17,6 +17,7 @@ from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
+from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
 from jitbatch._plan import Options, Plan, make_plan, outputs_of
@@ -30,7 +31,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
-EXECUTORS = ("auto", "fused", "dispatch")
+EXECUTORS = ("auto", "fused", "dispatch", "loop")
 LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
 
@@ -172,7 +173,7 @@ class Batched(Generic[P, R]):
         return plan
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        """Hits and misses of this function's caches: recorded structures and known subgraphs.
+        """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
 
         >>> from jitbatch import jitbatch
         >>> double = jitbatch(lambda scale, x: scale * x)
@@ -184,6 +185,7 @@ class Batched(Generic[P, R]):
         return {
             "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
             "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
+            "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
         }
 
     # Parts of the above
@@ -210,11 +212,14 @@ class Batched(Generic[P, R]):
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
         names = [part.name for part in arguments.mapped]
         structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
-        graphs = [context.graph(one, index, shared, arguments) for index, one in enumerate(structures)]
         leaves = [one.leaves for one in structures]
         options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
+        known: Any = sample_program if options.executor == "loop" else Context.graph
+        graphs = [known(context, one, index, shared, arguments) for index, one in enumerate(structures)]
 
         def make(part: slice, like: Plan | None) -> Plan:
+            if options.executor == "loop":
+                return plan_each(self, shared.key, context, graphs[part], leaves[part], options.out)
             return make_plan(self, shared.key, graphs[part], leaves[part], options, like, verify=_context.verify)
 
         if shards is None:
@@ -321,8 +326,9 @@ def jitbatch(
             whichever of them needs fewer steps.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
-            forward mode of a `jax.jit` or `jax.checkpoint` of your own. `"auto"` is `"fused"` for plans and
-            `"dispatch"` for `.batch` on samples.
+            forward mode of a `jax.jit` or `jax.checkpoint` of your own; `"loop"` batches nothing and runs one jitted
+            call a sample, for samples that have nothing in common. `"auto"` is `"fused"` for plans and `"dispatch"` for
+            `.batch` on samples.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).

@@ -10,6 +10,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
+from jitbatch._each import EachProgram, run_each
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
 from jitbatch._plan import Plan
@@ -21,6 +22,8 @@ _programs = Cache(256)
 
 def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     """The outputs of a planned batch."""
+    if isinstance(plan.static.program, EachProgram):
+        return run_each(plan, plan.static.program, shared_leaves)
     if isinstance(plan.static.program, FusedProgram):
         modes = {mode for leaf in shared_leaves for mode in _compat.modes_of(leaf)}
         if modes == {"forward"}:  # in reverse mode, forward mode meets only the result of the derivative's rule
@@ -38,11 +41,12 @@ def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
 
 def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     static = plan.static
-    tables = static.tables
+    program, tables = static.program, static.tables
+    assert not isinstance(program, EachProgram)
     # Under shard_map gradients are summed over devices here, not in a loop that devices leave at different times.
     axes = _varying.axes_of(plan)
     shared_leaves = _varying.cast(list(shared_leaves), axes)
-    needed = static.program.shared.union(*(arena.shared for arena in static.arenas))
+    needed = program.shared.union(*(arena.shared for arena in static.arenas))
     shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
     arenas = []
     for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
@@ -50,7 +54,7 @@ def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
         value_class = tables.classes[arena.value_class]
         filled = _fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity)
         arenas.append(_varying.cast(filled, axes))
-    arenas = static.program.run(plan.tables, arenas, shared)
+    arenas = program.run(plan.tables, arenas, shared)
     if static.out == "list":
         return _as_list(plan, arenas)
     stacked = static.out_trees[0].unflatten(

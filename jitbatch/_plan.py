@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._types import types_of
 
+if TYPE_CHECKING:
+    from jitbatch._each import EachProgram
+
 
 @dataclass(frozen=True, eq=False)
 class PlanStatic:
@@ -30,7 +33,7 @@ class PlanStatic:
     owner: Any
     shared_key: Any
     arenas: tuple[ArenaShape, ...]
-    program: Program
+    program: "Program | EachProgram"
     out: str
     out_trees: tuple[Any, ...]
     out_arenas: tuple[tuple[int, ...], ...]
@@ -59,7 +62,7 @@ class PlanStatic:
 
 @dataclass(frozen=True)
 class Summary:
-    """What planning did, in numbers."""
+    """What planning did, in numbers; `reason` says why the executor is not the one that was asked for."""
 
     executor: str
     samples: int
@@ -71,6 +74,7 @@ class Summary:
     rows: int
     padded_rows: int
     shards: int = 1
+    reason: str = ""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -115,10 +119,11 @@ class Plan:
     def __repr__(self) -> str:
         s = self.static.summary
         shards = f" in {s.shards} shards" if s.shards > 1 else ""
+        executor = f"{s.executor}: {s.reason}" if s.reason else s.executor
         return (
             f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
             f"{s.types} types -> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
-            f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {s.executor})"
+            f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {executor})"
         )
 
     @property
@@ -176,8 +181,10 @@ def make_plan(
     out_trees, out_classes = outputs_of(graphs, tables, options.out, like)
     policy = POLICIES[options.policy]
     profile = sizes.profile.union(graphs)
-    has_effects = any(tables.kinds[number].cell.has_effects for number in profile.kinds)
-    is_dispatch = options.executor == "dispatch" or has_effects
+    reason = ""
+    if options.executor != "dispatch" and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
+        reason = "cells have effects"
+    is_dispatch = options.executor == "dispatch" or bool(reason)
     analysis = analyse(graphs, leaves, types_of(profile, tables, not is_dispatch), options.dedupe, sizes.shared)
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
@@ -213,6 +220,7 @@ def make_plan(
             steps=lowered.steps,
             rows=len(analysis.nodes),
             padded_rows=lowered.padded_rows,
+            reason=reason,
         ),
     )
     inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
@@ -232,9 +240,10 @@ def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> A
 
 
 def outputs_of(
-    graphs: Sequence[Graph], tables: Tables, out: str, like: Plan | None
+    graphs: Sequence[Any], tables: Tables, out: str, like: Plan | None
 ) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
-    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item."""
+    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item. Of
+    graphs, or of whatever else has an `out_tree`, `out_classes` and `items`."""
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
     if out == "ragged":
@@ -257,5 +266,5 @@ def outputs_of(
     return (first.out_tree,), [first.out_classes]
 
 
-def _describe_result(graph: Graph, tables: Tables) -> str:
+def _describe_result(graph: Any, tables: Tables) -> str:
     return str(graph.out_tree.unflatten([str(tables.classes[c]) for c in graph.out_classes])).replace("'", "")

@@ -392,6 +392,7 @@ def test_effects_are_dispatched(capsys: pytest.CaptureFixture[str]) -> None:
     batched = jitbatch(lambda w, xs: functools.reduce(lambda h, x: cell(w, h + x), xs, 0.0), executor="fused")
     plan = batched.plan(jnp.float32(2), [(1.0,), (2.0, 3.0)])
     assert plan.static.summary.executor == "dispatch"
+    assert repr(plan).endswith(" padding, dispatch: cells have effects)")
     np.testing.assert_allclose(batched.batch(jnp.float32(2), plan), [2.0, 14.0])
     jax.effects_barrier()
     assert capsys.readouterr().out.count("seen") == 3
