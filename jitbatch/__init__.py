@@ -4,10 +4,11 @@ from jitbatch._api import Batched as Batched
 from jitbatch._api import jitbatch as jitbatch
 from jitbatch._caches import CacheInfo as CacheInfo
 from jitbatch._caches import clear_caches as clear_caches
+from jitbatch._capacity import Capacity as Capacity
 from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
 from jitbatch._static import Static as Static
 
 __version__ = "0.1.0"
-__all__ = ["Batched", "CacheInfo", "JitbatchError", "Plan", "Ragged", "Static", "clear_caches", "jitbatch"]
+__all__ = ["Batched", "CacheInfo", "Capacity", "JitbatchError", "Plan", "Ragged", "Static", "clear_caches", "jitbatch"]

@@ -15,14 +15,17 @@ from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_ap
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
+from jitbatch._capacity import Capacity, sizes_of
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
-from jitbatch._plan import Options, Plan, make_plan, outputs_of
+from jitbatch._graph import Graph
+from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
+from jitbatch._saved import SavedStatic, attach, call_of
 from jitbatch._schedule import POLICIES
 from jitbatch._shards import plan_shards, split
 
@@ -120,6 +123,7 @@ class Batched(Generic[P, R]):
         plan = _find_plan(args, kwargs)
         if plan is not None:
             shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
+            plan = self._attached(plan, shared)
             self._check_plan(plan, shared)
             return execute(with_constant_inputs(plan), shared.leaves)
         arguments = self._take_apart(args, kwargs)
@@ -134,14 +138,14 @@ class Batched(Generic[P, R]):
             plan = self._plan(arguments, shared, samples, context, "dispatch")
         return execute(plan, shared.leaves)
 
-    def plan(self, *args: Any, like: Plan | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, like: Plan | Capacity | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
         """The analysis of a batch without running it.
 
         Args:
             args: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
                 instances of `jax.ShapeDtypeStruct` do.
-            like: an earlier plan. The new one has at least its sizes and types, so that a program that is compiled for
-                the larger of the two serves both.
+            like: an earlier plan, or its `capacity`. The new one has at least its sizes and types, so that a program
+                that is compiled for the larger of the two serves both.
             shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
                 leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
 
@@ -207,7 +211,7 @@ class Batched(Generic[P, R]):
 
     def _plan(
         self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
-        like: Plan | None = None, shards: int | None = None,
+        like: Plan | Capacity | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
         names = [part.name for part in arguments.mapped]
@@ -217,19 +221,51 @@ class Batched(Generic[P, R]):
         known: Any = sample_program if options.executor == "loop" else Context.graph
         graphs = [known(context, one, index, shared, arguments) for index, one in enumerate(structures)]
 
-        def make(part: slice, like: Plan | None) -> Plan:
-            if options.executor == "loop":
-                return plan_each(self, shared.key, context, graphs[part], leaves[part], options.out)
-            return make_plan(self, shared.key, graphs[part], leaves[part], options, like, verify=_context.verify)
+        call = arguments.emptied()
 
+        def make(part: slice, like: Like | None) -> Plan:
+            if options.executor == "loop":
+                return plan_each(self, shared.key, context, graphs[part], leaves[part], options.out, call)
+            return make_plan(self, shared.key, call, graphs[part], leaves[part], options, like, verify=_context.verify)
+
+        least = self._like(like, context, shared, arguments)
         if shards is None:
-            plan = make(slice(None), like)
+            plan = make(slice(None), least)
         else:
-            outputs_of(graphs, context.tables, options.out, like)  # an error names the sample among all samples
-            plan = plan_shards(make, split(len(samples), shards), like)
+            # An error names the sample among all samples.
+            outputs_of(graphs, context.tables, options.out, least.item if least else None)
+            plan = plan_shards(make, split(len(samples), shards), least)
         if self._options.out != "list":
             context.known_output = plan.static.out_trees[0], plan.static.out_classes
         return plan
+
+    def _like(
+        self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
+    ) -> Like | None:
+        """What a plan is to have at least, in terms of a context's tables."""
+        if isinstance(like, Capacity):
+            return Like(sizes_of(like, context.tables, self._recorder(context, shared, arguments)), like.items)
+        like = like and self._attached(like, shared)
+        return like.like if like is not None and like.static.tables is context.tables else None
+
+    def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
+        """A function that gives the graph of an exemplar."""
+        names = [part.name for part in arguments.mapped]
+        return lambda sample: context.graph(Structure(sample, 0, names), 0, shared, arguments)
+
+    def _attached(self, plan: Plan, shared: SharedArguments) -> Plan:
+        """The plan; one that was unpickled, in terms of this function."""
+        saved: Any = plan.static
+        if not isinstance(saved, SavedStatic):
+            return plan
+        if saved.function != self.__wrapped__.__qualname__:
+            raise PlanError(
+                f"the plan was made by `{saved.function}`, not by {describe_function(self.__wrapped__)}: a plan is run "
+                "by the function that made it"
+            )
+        call = call_of(saved)
+        context = self._context(call, shared)
+        return attach(plan, self, shared.key, context.tables, self._recorder(context, shared, call))
 
     def _empty(self, arguments: Arguments, shared: SharedArguments) -> Any:
         if self._options.out == "list":
@@ -254,7 +290,7 @@ class Batched(Generic[P, R]):
             )
         if plan.is_sharded:
             raise PlanError(
-                f"the plan has {static.summary.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
+                f"the plan has {plan.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
                 "`plan.shard(0)` inside jax.shard_map, where each device has its own"
             )
         if static.shared_key != shared.key:

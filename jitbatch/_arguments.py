@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -33,6 +33,10 @@ class Arguments:
     parts: list[Part]
     layout: tuple[tuple[str, Any, int], ...]
     positional: int
+
+    def emptied(self) -> "Arguments":
+        """The same call without its values: which parts there are, and how they are mapped."""
+        return replace(self, parts=[replace(part, value=None) for part in self.parts])
 
     @property
     def axes(self) -> tuple[int | None, ...]:

@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -147,6 +148,7 @@ class Context:
         found = self.graphs.get(structure.key)
         if found is None:
             found = self._record(structure, index, shared, arguments)
+            found = replace(found, structure=structure.key)
             if verify:
                 found.verify()
             self.graphs.put(structure.key, found)

@@ -19,7 +19,7 @@ from jitbatch._build import ClosesOverTracer
 from jitbatch._context import Context, SharedArguments, Structure, call_watched
 from jitbatch._graph import Tables
 from jitbatch._items import Items, split_items
-from jitbatch._plan import Plan, PlanStatic, Summary, outputs_of
+from jitbatch._plan import Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
 from jitbatch._record import describe_function
 from jitbatch._values import check_result
@@ -90,7 +90,7 @@ def _trace(
 
 def plan_each(
     owner: Any, shared_key: Any, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]],
-    out: str,
+    out: str, call: Arguments,
 ) -> Plan:  # fmt: skip
     """A plan that runs one sample after the other."""
     out_trees, out_classes = outputs_of(programs, context.tables, out, None)
@@ -109,19 +109,22 @@ def plan_each(
         out=out,
         out_trees=out_trees,
         out_arenas=(),
-        summary=Summary(
-            executor="loop",
-            samples=count,
-            nodes=count,
-            distinct=count,
-            levels=1,
-            types=len(set(programs)),
-            steps=count,
-            rows=count,
-            padded_rows=count,
-        ),
+        executor="loop",
+        reason="",
+        call=call,
+        types=None,
     )
-    return Plan(tuple(map(tuple, leaves)), (), out_rows, ragged, static)
+    counts = Summary(
+        samples=count,
+        nodes=count,
+        distinct=count,
+        levels=1,
+        types=len(set(programs)),
+        steps=count,
+        rows=count,
+        padded_rows=count,
+    )
+    return Plan(tuple(map(tuple, leaves)), (), out_rows, ragged, np.array(counts, np.int32), interned(static))
 
 
 def run_each(plan: Plan, program: EachProgram, shared_leaves: Sequence[Any]) -> Any:

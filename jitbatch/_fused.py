@@ -23,7 +23,7 @@ from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
-from jitbatch._graph import ROW
+from jitbatch._graph import ROW, Graph
 from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
@@ -66,6 +66,7 @@ class Sizes:
 
     Attributes:
         profile: the kinds of node and the edges between them.
+        exemplars: graphs that have these kinds and edges.
         nodes, terms: how many nodes of each type; of sums, how many terms.
         inputs: how many input rows of each class.
         shared: the shared values that are rows.
@@ -73,6 +74,7 @@ class Sizes:
     """
 
     profile: Profile = field(default_factory=Profile)
+    exemplars: tuple[Graph, ...] = ()
     nodes: Mapping[Origin, int] = field(default_factory=dict)
     terms: Mapping[Origin, int] = field(default_factory=dict)
     inputs: Mapping[int, int] = field(default_factory=dict)
@@ -235,6 +237,7 @@ class Lowering:
         )
         sizes = Sizes(
             profile=self.analysis.types.profile,
+            exemplars=self.analysis.types.exemplars,
             nodes=self.nodes,
             terms=self.terms,
             inputs=self.inputs,

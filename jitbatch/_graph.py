@@ -5,6 +5,7 @@ the function it was recorded for: value classes, shared values and node kinds, e
 have equal numbers in every graph and a batch of graphs can be concatenated without translating anything.
 """
 
+import hashlib
 import itertools
 import math
 import threading
@@ -27,6 +28,9 @@ ROW = -1
 
 MAX_DECISIONS = 64
 """How many batches of different kinds of node the types are remembered of."""
+
+MAX_STATICS = 256
+"""How many static parts of plans are remembered: equal ones are one object, which is cheap to compare."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class Tables:
         self.edges: Interned[Edge] = Interned()
         self.shared_specs: Interned[Hashable] = Interned()
         self.decisions = Cache(MAX_DECISIONS)
+        self.statics = Cache(MAX_STATICS)
         self.outlines: Interned[Any] = Interned()
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
@@ -171,7 +176,8 @@ class Tables:
             elif _compat.is_tracer(entry.value):
                 order = (3, number)
             else:
-                order = (2, repr(array_key(_as_array(entry.value, jax.typeof(entry.value)))))
+                bits = repr(array_key(_as_array(entry.value, jax.typeof(entry.value))))
+                order = (2, hashlib.sha256(bits.encode()).hexdigest())
             self._shared_orders[number] = order
         return self._shared_orders[number]
 
@@ -224,6 +230,7 @@ class Graph:
         outputs: int32; the values that are the leaves of the sample's result.
         out_tree: their tree.
         level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
+        structure: the structure of the sample that was recorded (see `_context`).
         typed: what the graph looks like in terms of the types of some batches (see `_types`).
     """
 
@@ -239,6 +246,7 @@ class Graph:
     outputs: np.ndarray
     out_tree: Any
     level: np.ndarray
+    structure: Any = field(default=None, repr=False)
     typed: dict[Any, "Graph"] = field(default_factory=dict, repr=False)
 
     @property

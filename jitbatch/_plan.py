@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _dispatch, _fused
+from jitbatch import _compat, _dispatch, _fused
 from jitbatch._analysis import analyse
-from jitbatch._errors import OutputError
+from jitbatch._arguments import Arguments
+from jitbatch._capacity import Capacity, capacity_of
+from jitbatch._errors import OutputError, PlanError
 from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import pad_rows
 from jitbatch._items import common_item
@@ -19,7 +21,7 @@ from jitbatch._lowering import ArenaShape, Program
 from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
-from jitbatch._types import types_of
+from jitbatch._types import Types, types_of
 
 if TYPE_CHECKING:
     from jitbatch._each import EachProgram
@@ -27,7 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PlanStatic:
-    """What a program is compiled for: everything in a plan but its integer tables and input rows."""
+    """What a program is compiled for: everything in a plan but its integer tables and input rows.
+
+    Attributes:
+        tables: what the numbers below refer to.
+        owner, shared_key, call: the function, the description of its shared arguments, and how it is called.
+        arenas, program: what is run.
+        out, out_trees, out_arenas: the kind of output, the trees of results, and the arenas of their leaves.
+        executor, reason: the name of the executor, and why it was chosen if another was asked for.
+        types: the types of the batch, if it was analysed.
+    """
 
     tables: Tables
     owner: Any
@@ -37,7 +48,10 @@ class PlanStatic:
     out: str
     out_trees: tuple[Any, ...]
     out_arenas: tuple[tuple[int, ...], ...]
-    summary: "Summary"
+    executor: str
+    reason: str
+    call: Arguments
+    types: Types | None
 
     @property
     def out_classes(self) -> tuple[int, ...]:
@@ -60,11 +74,9 @@ class PlanStatic:
         return self._hash
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What planning did, in numbers; `reason` says why the executor is not the one that was asked for."""
+class Summary(NamedTuple):
+    """What planning did, in numbers."""
 
-    executor: str
     samples: int
     nodes: int
     distinct: int
@@ -73,8 +85,6 @@ class Summary:
     steps: int
     rows: int
     padded_rows: int
-    shards: int = 1
-    reason: str = ""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -91,6 +101,7 @@ class Plan:
         out_rows: for each output of the stacked result int32 [samples], for `out="list"` for each sample
             int32 [outputs], for `out="ragged"` for each leaf of an item int32 [rows].
         ragged: for `out="ragged"` the result without its rows.
+        counts: int32; the numbers of its `Summary`.
         static: the rest.
     """
 
@@ -98,33 +109,66 @@ class Plan:
     tables: Any
     out_rows: tuple[Any, ...]
     ragged: Ragged | None
+    counts: Any
     static: PlanStatic
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], PlanStatic]:
-        return (self.inputs, self.tables, self.out_rows, self.ragged), self.static
+        return (self.inputs, self.tables, self.out_rows, self.ragged, self.counts), self.static
 
     @classmethod
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
         return cls(*children, static)  # type: ignore[misc]
 
     @property
+    def like(self) -> "Like":
+        """What a plan like this one is to have at least."""
+        program = self.static.program
+        sizes = program.sizes if isinstance(program, _fused.FusedProgram) else _fused.Sizes()
+        if self.ragged is None:
+            return Like(sizes)
+        return Like(sizes, self.ragged.mask.shape[-1], (self.static.out_trees[0], self.static.out_classes))
+
+    @property
     def is_sharded(self) -> bool:
         """Whether the leaves have a leading axis of shards."""
-        return any(np.ndim(rows) > 1 for rows in self.out_rows)
+        return np.ndim(self.counts) > 1
 
     def shard(self, index: Any) -> "Plan":
         """One shard of a plan that was made with `shards`; inside `jax.shard_map`, `plan.shard(0)` is the device's."""
         return jax.tree.map(lambda leaf: leaf[index], self)
 
+    @property
+    def shards(self) -> int:
+        return np.shape(self.counts)[0] if self.is_sharded else 1
+
+    @property
+    def summary(self) -> Summary:
+        """What planning did, in numbers; of all shards together."""
+        counts = np.asarray(self.counts).reshape(-1, len(Summary._fields))
+        total, most = Summary(*counts.sum(axis=0).tolist()), Summary(*counts.max(axis=0).tolist())
+        return total._replace(levels=most.levels, types=most.types)
+
     def __repr__(self) -> str:
-        s = self.static.summary
-        shards = f" in {s.shards} shards" if s.shards > 1 else ""
-        executor = f"{s.executor}: {s.reason}" if s.reason else s.executor
+        reason = f": {self.static.reason}" if self.static.reason else ""
+        executor = f"{self.static.executor}{reason}"
+        if _compat.is_tracer(self.counts):
+            return f"Plan(traced, {executor})"
+        s = self.summary
+        shards = f" in {self.shards} shards" if self.is_sharded else ""
         return (
             f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
             f"{s.types} types -> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
             f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {executor})"
         )
+
+    @property
+    def capacity(self) -> Capacity:
+        """What the plan has room for, to be saved and given back as `f.plan(..., like=capacity)`."""
+        program = self.static.program
+        if not isinstance(program, _fused.FusedProgram):
+            raise PlanError(f"a plan for the {self.static.executor} executor has the sizes of its batch, no capacity")
+        cells = [block.kind.cell.name for block in program.blocks]
+        return capacity_of(program.sizes, cells, self.like.items, self.static.tables)
 
     @property
     def memory(self) -> Memory:
@@ -139,8 +183,22 @@ class Plan:
         return predict_memory(self)
 
     def __str__(self) -> str:
-        steps = [] if self.is_sharded else self.static.program.describe(self.tables)
+        is_known = isinstance(self.static, PlanStatic) and not self.is_sharded
+        steps = self.static.program.describe(self.tables) if is_known else []
         return "\n".join([repr(self), *steps])
+
+
+def interned(static: PlanStatic) -> PlanStatic:
+    """The one object among equals, so that comparing two is comparing identities."""
+    return static.tables.statics.get_or_make(static, lambda: static)
+
+
+class Like(NamedTuple):
+    """What a plan is to have at least: sizes, items of ragged outputs, and if none has any, the shape of an item."""
+
+    sizes: _fused.Sizes
+    items: int = 0
+    item: tuple[Any, tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -160,32 +218,31 @@ class Options:
 
 
 def make_plan(
-    owner: Any, shared_key: Any, graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], options: Options,
-    like: Plan | None = None, verify: bool = False,
+    owner: Any, shared_key: Any, call: Arguments, graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]],
+    options: Options, like: Like | None = None, verify: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan a batch of at least one sample.
 
     Args:
         owner: the function that the plan is for.
         shared_key: the description of its shared arguments.
+        call: how it is called.
         graphs: one for each sample.
         leaves: the array leaves of each sample.
-        like: a plan whose sizes are the least that this one has.
+        like: the least that the plan is to have.
     """
     tables = graphs[0].tables
-    sizes = _fused.Sizes()
-    if like is not None and isinstance(like.static.program, _fused.FusedProgram) and like.static.tables is tables:
-        sizes = like.static.program.sizes
-    else:
-        like = None
-    out_trees, out_classes = outputs_of(graphs, tables, options.out, like)
+    like = like or Like(_fused.Sizes())
+    sizes = like.sizes
+    out_trees, out_classes = outputs_of(graphs, tables, options.out, like.item)
     policy = POLICIES[options.policy]
     profile = sizes.profile.union(graphs)
     reason = ""
     if options.executor != "dispatch" and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
         reason = "cells have effects"
     is_dispatch = options.executor == "dispatch" or bool(reason)
-    analysis = analyse(graphs, leaves, types_of(profile, tables, not is_dispatch), options.dedupe, sizes.shared)
+    types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch)
+    analysis = analyse(graphs, leaves, types, options.dedupe, sizes.shared)
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
@@ -195,8 +252,7 @@ def make_plan(
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
     ragged = None
     if options.out == "ragged":
-        least = 0 if like is None or like.ragged is None else len(like.ragged.mask)
-        out_rows, ragged = ragged_outputs(graphs, rows, len(out_classes[0]), least)
+        out_rows, ragged = ragged_outputs(graphs, rows, len(out_classes[0]), like.items)
     elif options.out == "stack":
         out_rows = tuple(np.ascontiguousarray(one) for one in rows.reshape(len(graphs), -1).T)
     else:
@@ -210,21 +266,23 @@ def make_plan(
         out=options.out,
         out_trees=out_trees,
         out_arenas=tuple(tuple(arena_of[c] for c in one) for one in out_classes),
-        summary=Summary(
-            executor=name,
-            samples=len(graphs),
-            nodes=len(analysis.leader),
-            distinct=len(analysis.nodes),
-            levels=int(analysis.problem.level.max(initial=-1)) + 1,
-            types=len(analysis.types.kinds),
-            steps=lowered.steps,
-            rows=len(analysis.nodes),
-            padded_rows=lowered.padded_rows,
-            reason=reason,
-        ),
+        executor=name,
+        reason=reason,
+        call=call,
+        types=types,
+    )
+    counts = Summary(
+        samples=len(graphs),
+        nodes=len(analysis.leader),
+        distinct=len(analysis.nodes),
+        levels=int(analysis.problem.level.max(initial=-1)) + 1,
+        types=len(analysis.types.kinds),
+        steps=lowered.steps,
+        rows=len(analysis.nodes),
+        padded_rows=lowered.padded_rows,
     )
     inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
-    plan = Plan(inputs, lowered.tables, out_rows, ragged, static)
+    plan = Plan(inputs, lowered.tables, out_rows, ragged, np.array(counts, np.int32), interned(static))
     if verify and name == "dispatch":
         _dispatch.verify_plan(plan)
     return plan
@@ -240,16 +298,14 @@ def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> A
 
 
 def outputs_of(
-    graphs: Sequence[Any], tables: Tables, out: str, like: Plan | None
+    graphs: Sequence[Any], tables: Tables, out: str, known: tuple[Any, tuple[int, ...]] | None
 ) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
     """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item. Of
     graphs, or of whatever else has an `out_tree`, `out_classes` and `items`."""
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
     if out == "ragged":
-        item = common_item([graph.items for graph in graphs], tables.classes)
-        if item is None and like is not None:
-            item = like.static.out_trees[0], like.static.out_classes
+        item = common_item([graph.items for graph in graphs], tables.classes) or known
         if item is None:
             raise OutputError(
                 "no sample of the batch has an item, and so nothing tells what an item looks like. Leave such batches "

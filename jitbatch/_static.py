@@ -74,6 +74,9 @@ class Static(Generic[T]):
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Static, (self.value,)  # hashes are different in the next process
+
     def __repr__(self) -> str:
         return f"Static({self.value!r})"
 

@@ -79,6 +79,8 @@ class Types:
         of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
         origins: where each type comes from.
         phases: the types of each phase, and whether it is a loop.
+        exemplars: some graphs that between them have all kinds and edges of the profile.
+        is_split: whether cells in loops were split.
         recipes: what the nodes of each kind in the profile become.
     """
 
@@ -87,15 +89,19 @@ class Types:
     of_kind: np.ndarray
     origins: tuple["Origin", ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
+    exemplars: tuple[Graph, ...]
+    is_split: bool
     recipes: dict[int, Recipe]
 
 
-def types_of(profile: Profile, tables: Tables, split: bool) -> Types:
-    """The types for a profile; decided once."""
-    return tables.decisions.get_or_make((profile, split), lambda: find_types(profile, tables, split))
+def types_of(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
+    """The types for the profile of some graphs; decided once."""
+    decisions = graphs[0].tables.decisions
+    return decisions.get_or_make((profile, split), lambda: find_types(profile, graphs, split))
 
 
-def find_types(profile: Profile, tables: Tables, split: bool) -> Types:
+def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
+    tables = graphs[0].tables
     united, outputs = _unite([tables.kinds[number] for number in profile.kinds])
     kind_of = dict(zip(profile.kinds, united, strict=True))
     outputs_of = dict(zip(profile.kinds, outputs, strict=True))
@@ -125,11 +131,25 @@ def find_types(profile: Profile, tables: Tables, split: bool) -> Types:
         of_kind=of_kind,
         origins=tuple(origins[number] for number in numbers),
         phases=tuple(find_phases(len(numbers), _part_edges(recipes, edges, place))),
+        exemplars=_exemplars(graphs),
+        is_split=split,
         recipes={
             number: Recipe(recipes[kind].parts, tuple(recipes[kind].outputs[o] for o in outputs_of[number]))
             for number, kind in kind_of.items()
         },
     )
+
+
+def _exemplars(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
+    kinds: set[int] = set()
+    edges: set[int] = set()
+    chosen = []
+    for graph in graphs:
+        if not kinds.issuperset(graph.kinds_present) or not edges.issuperset(graph.edges_present):
+            chosen.append(graph)
+            kinds.update(graph.kinds_present)
+            edges.update(graph.edges_present)
+    return tuple(chosen)
 
 
 def _order(kind: Kind, tables: Tables) -> tuple[Any, ...]:

@@ -114,7 +114,7 @@ def test_calls_on_different_constants_are_one_bucket() -> None:
 
     batched = jitbatch(fun)
     samples = [(Static(i), X) for i in range(3)]
-    assert batched.plan(X, samples).static.summary.types == 1
+    assert batched.plan(X, samples).summary.types == 1
     np.testing.assert_allclose(batched.batch(X, samples), [i * X for i in range(3)])
 
 

@@ -252,7 +252,7 @@ def test_activations_of_a_batch_are_one_type() -> None:
         return w
 
     plan = fun.plan(X, [jnp.ones((length, 3)) for length in (1, 2, 3)])
-    assert plan.static.summary.types == 1
+    assert plan.summary.types == 1
 
 
 DIGESTS = """

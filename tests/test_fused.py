@@ -71,7 +71,7 @@ def loop(fun: Callable[..., Any], params: Any, samples: list[Any]) -> Any:
 def check(batched: Any, params: Any, samples: list[Any], **tolerance: Any) -> Any:
     """A fused plan's values and gradients are the plain loop's; the plan."""
     plan = batched.plan(params, samples)
-    assert plan.static.summary.executor == "fused"
+    assert plan.static.executor == "fused"
     got = jax.jit(functools.partial(values_and_gradients, batched))(params, plan)
     assert_same(got, loop(batched.__wrapped__, params, samples), **(tolerance or GRADIENTS))
     return plan
@@ -391,7 +391,7 @@ def test_effects_are_dispatched(capsys: pytest.CaptureFixture[str]) -> None:
 
     batched = jitbatch(lambda w, xs: functools.reduce(lambda h, x: cell(w, h + x), xs, 0.0), executor="fused")
     plan = batched.plan(jnp.float32(2), [(1.0,), (2.0, 3.0)])
-    assert plan.static.summary.executor == "dispatch"
+    assert plan.static.executor == "dispatch"
     assert repr(plan).endswith(" padding, dispatch: cells have effects)")
     np.testing.assert_allclose(batched.batch(jnp.float32(2), plan), [2.0, 14.0])
     jax.effects_barrier()
@@ -404,7 +404,7 @@ def test_a_list_of_outputs() -> None:
     rng = np.random.default_rng(0)
     samples = [normal(rng, length, INPUT) for length in (3, 1, 4)]
     plan = batched.plan(params, samples)
-    assert plan.static.summary.executor == "fused"
+    assert plan.static.executor == "fused"
     assert_same(batched.batch(params, plan), [batched.__wrapped__(params, xs) for xs in samples])
 
 

@@ -90,9 +90,7 @@ def test_a_tree_lstm_is_one_cell_type_for_each_kind_of_node(encoder: str, result
 
 @every_encoder
 def test_nodes_of_a_level_run_together(encoder: str) -> None:
-    summary = (
-        tree_lstm(encoder, "state", policy="depth", dedupe=False, executor="dispatch").plan(W, TREES).static.summary
-    )
+    summary = tree_lstm(encoder, "state", policy="depth", dedupe=False, executor="dispatch").plan(W, TREES).summary
     assert summary.nodes == 14 + 10
     assert (summary.levels, summary.steps) == (4, 4)
 
@@ -141,8 +139,8 @@ def test_the_types_of_a_loop_do_not_depend_on_its_length(fun: Any) -> None:
     cells = [types_of(batched, W, [sample]) for sample in samples]
     assert cells[0] == cells[1] == cells[2]
     plan = batched.plan(W, samples)
-    assert plan.static.summary.nodes == 14
-    assert plan.static.summary.steps == 7
+    assert plan.summary.nodes == 14
+    assert plan.summary.steps == 7
 
 
 def test_the_turn_of_a_loop_is_one_cell() -> None:

@@ -56,7 +56,7 @@ def test_sizes_are_rounded_up_to_a_small_grid() -> None:
 
 def test_a_summary_counts() -> None:
     plan = encode.plan(W, trees())
-    summary = plan.static.summary
+    summary = plan.summary
     assert (summary.samples, summary.nodes, summary.distinct) == (3, 6, 6)
     assert (summary.levels, summary.types, summary.steps) == (3, 1, 3)
     assert (summary.rows, summary.padded_rows) == (6, 6)
@@ -70,9 +70,9 @@ def test_a_summary_counts() -> None:
 
 def test_equal_calls_are_planned_once() -> None:
     twice = [*trees(), *trees()]
-    assert encode.plan(W, twice).static.summary.distinct == 6
+    assert encode.plan(W, twice).summary.distinct == 6
     apart = jitbatch(encode.__wrapped__, dedupe=False, executor="dispatch")
-    assert apart.plan(W, twice).static.summary.distinct == 12
+    assert apart.plan(W, twice).summary.distinct == 12
     np.testing.assert_allclose(encode.batch(W, twice), apart.batch(W, twice), rtol=1e-6)
 
 
@@ -86,7 +86,7 @@ def test_shared_and_other_operands_are_one_type() -> None:
     batched = jitbatch(fun)
     samples = [np.stack(vectors(3, seed)) for seed in range(2)]
     plan = batched.plan(W, samples)
-    assert (plan.static.summary.types, plan.static.summary.steps) == (1, 3)
+    assert (plan.summary.types, plan.summary.steps) == (1, 3)
     np.testing.assert_allclose(batched.batch(W, samples), [fun(W, jnp.asarray(xs)) for xs in samples], rtol=1e-5)
 
 

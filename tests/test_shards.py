@@ -45,7 +45,7 @@ def test_each_shard_runs_its_samples(sizes: tuple[int, ...]) -> None:
     for shards in (1, 2, 4):
         plan = TREES.plan(PARAMS, samples, shards=shards)
         assert all(len(leaf) == shards for leaf in jax.tree.leaves(plan))
-        assert plan.static.summary.samples == 4
+        assert plan.summary.samples == 4
         got = [run(plan.shard(i)) for i in range(shards)]
         assert_same(jnp.concatenate(got), want)
 

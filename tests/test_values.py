@@ -118,7 +118,7 @@ WALKS: dict[str, Callable[[Any, Any], Any]] = {
 def test_buckets_do_not_depend_on_the_arrays_length(walk: str) -> None:
     batched = jitbatch(WALKS[walk])
     samples = [np.random.default_rng(length).normal(size=(length, 2)).astype("f4") for length in (2, 3, 5, 8)]
-    summary = batched.plan(jnp.ones(2), samples).static.summary
+    summary = batched.plan(jnp.ones(2), samples).summary
     assert summary.types == 1
     assert summary.steps == summary.levels
     want = jnp.stack([WALKS[walk](jnp.ones(2), jnp.asarray(xs)) for xs in samples])
@@ -134,7 +134,7 @@ def test_rows_of_matrices_do_not_depend_on_either_length() -> None:
 
     samples = [np.random.default_rng(0).normal(size=(*shape, 2)).astype("f4") for shape in ((2, 3), (4, 1), (1, 5))]
     batched = jitbatch(fun)
-    assert batched.plan(jnp.ones(2), samples).static.summary.types == 1
+    assert batched.plan(jnp.ones(2), samples).summary.types == 1
     want = jnp.stack([fun(jnp.ones(2), jnp.asarray(xs)) for xs in samples])
     np.testing.assert_allclose(batched.batch(jnp.ones(2), samples), want, rtol=1e-5)
 

@@ -1,0 +1,171 @@
+"""What a plan has room for, apart from any process.
+
+Inside a process, kinds of node, value classes and shared values are numbers in the tables of a function. Here they have
+names that are the same in every process: a kind is the digest of its cell and the names of what it is bound to. A few
+samples without their data, the *exemplars*, are saved along: recording them makes the kinds again. A name that does not
+appear then says that the function has changed.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from jitbatch._errors import PlanError
+from jitbatch._fused import LoopSizes, Sizes
+from jitbatch._graph import Edge, Graph, Kind, Tables, ValueClass
+from jitbatch._types import Origin, Profile
+
+CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"
+
+
+# Names
+
+
+class Names:
+    """The names of what is in tables, and what has these names."""
+
+    def __init__(self, tables: Tables):
+        self.tables = tables
+
+    def of_class(self, number: int) -> Hashable:
+        return _class_name(self.tables.classes[number])
+
+    def of_shared(self, number: int) -> Hashable:
+        return self.tables.shared_order(number)
+
+    def of_kind(self, kind: Kind) -> Hashable:
+        return kind.cell.digest, self.tables.binding_order(kind.binding)
+
+    @cached_property
+    def classes(self) -> dict[Hashable, int]:
+        return {_class_name(entry): number for number, entry in enumerate(self.tables.classes.entries)}
+
+    @cached_property
+    def shared(self) -> dict[Hashable, int]:
+        return {self.tables.shared_order(number): number for number in range(len(self.tables.shared))}
+
+    @cached_property
+    def kinds(self) -> dict[Hashable, int]:
+        return {self.of_kind(kind): number for number, kind in enumerate(self.tables.kinds.entries)}
+
+
+def _class_name(value_class: ValueClass) -> Hashable:
+    return value_class.shape, str(value_class.dtype)
+
+
+def exemplar(graph: Graph) -> Any:
+    """A sample with the structure of a graph's, without its data."""
+    treedef, _, described = graph.structure
+    leaves = [one() if isinstance(one, type) else jax.ShapeDtypeStruct(*one[:2], weak_type=one[2]) for one in described]
+    return treedef.unflatten(leaves)
+
+
+# Capacities
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a program has room for, and of what: the sizes of a plan without the plan.
+
+    `plan.capacity` can be printed, compared, pickled into a checkpoint, and given back as `f.plan(..., like=capacity)`,
+    also in another process: a run that is resumed has the sizes, and so the bits, of one that was not interrupted.
+
+    >>> import pickle
+    >>> from jitbatch import jitbatch
+    >>> total = jitbatch(lambda scale, xs: scale * sum(x * x for x in xs))
+    >>> capacity = total.plan(2.0, [(1.0, 2.0, 3.0), (4.0, 5.0)]).capacity
+    >>> print(capacity)
+    room for 8 mul, 3 sum (6 terms), 3 mul; 12 input rows
+    >>> small = total.plan(2.0, [(1.0,)], like=pickle.loads(pickle.dumps(capacity)))
+    >>> small.capacity == capacity
+    True
+
+    Attributes:
+        exemplars: samples without data, from which the kinds of node can be recorded again.
+        kinds, edges: the names of these kinds, and which reads which.
+        nodes, terms, inputs, shared, loops, items: how many there is room for, by names.
+        cells: for people, what the nodes are called.
+    """
+
+    exemplars: tuple[Any, ...]
+    kinds: tuple[Hashable, ...]
+    edges: tuple[tuple[int, int, int, int], ...]
+    nodes: tuple[tuple[Origin, int], ...]
+    terms: tuple[tuple[Origin, int], ...]
+    inputs: tuple[tuple[Hashable, int], ...]
+    shared: tuple[Hashable, ...]
+    loops: tuple[tuple[tuple[Origin, ...], LoopSizes], ...]
+    items: int
+    cells: tuple[str, ...]
+
+    def __str__(self) -> str:
+        terms = dict(self.terms)
+        blocks = [
+            f"{room} {cell}" + (f" ({terms[origin]} terms)" if origin in terms else "")
+            for cell, (origin, room) in zip(self.cells, self.nodes, strict=True)
+        ]
+        parts = [", ".join(blocks) or "no nodes", f"{sum(room for _, room in self.inputs)} input rows"]
+        parts += [f"a loop of {sizes.rounds} rounds, {sizes.margin} wide" for _, sizes in self.loops]
+        parts += [f"{self.items} items"] if self.items else []
+        return "room for " + "; ".join(parts)
+
+
+def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) -> Capacity:
+    names = Names(tables)
+    place = {number: position for position, number in enumerate(sizes.profile.kinds)}
+    edges = [tables.edges[number] for number in sizes.profile.edges]
+
+    def by_class(rooms: Mapping[int, int]) -> dict[Any, int]:
+        return {names.of_class(number): room for number, room in rooms.items()}
+
+    return Capacity(
+        exemplars=tuple(map(exemplar, sizes.exemplars)),
+        kinds=tuple(names.of_kind(tables.kinds[number]) for number in sizes.profile.kinds),
+        edges=tuple(sorted((place[e.read], e.output, place[e.reader], e.slot) for e in edges)),
+        nodes=tuple(sizes.nodes.items()),
+        terms=tuple(sizes.terms.items()),
+        inputs=tuple((name, room) for name, room in by_class(sizes.inputs).items() if room),
+        shared=tuple(sorted(map(names.of_shared, sizes.shared), key=repr)),
+        loops=tuple(
+            (tuple(sorted(loop)), LoopSizes(s.rounds, s.margin, by_class(s.pairs), by_class(s.pair_trips), s.longest))
+            for loop, s in sizes.loops.items()
+        ),
+        items=items,
+        cells=tuple(cells),
+    )
+
+
+def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph]) -> Sizes:
+    """Sizes in terms of the tables of a function, whose exemplars `record` records if they are new."""
+    graphs = tuple(map(record, capacity.exemplars))
+    names = Names(tables)
+    kinds = [find_name(names.kinds, name) for name in capacity.kinds]
+    edges = [
+        tables.edges.number(Edge(kinds[read], output, kinds[reader], slot))
+        for read, output, reader, slot in capacity.edges
+    ]
+
+    def by_class(rooms: Mapping[Any, int]) -> dict[int, int]:
+        return {find_name(names.classes, name): room for name, room in rooms.items()}
+
+    return Sizes(
+        profile=Profile(tuple(sorted(kinds)), tuple(sorted(edges))),
+        exemplars=graphs,
+        nodes=dict(capacity.nodes),
+        terms=dict(capacity.terms),
+        inputs=by_class(dict(capacity.inputs)),
+        shared=frozenset(find_name(names.shared, name) for name in capacity.shared),
+        loops={
+            frozenset(loop): LoopSizes(s.rounds, s.margin, by_class(s.pairs), by_class(s.pair_trips), s.longest)
+            for loop, s in capacity.loops
+        },
+    )
+
+
+def find_name(known: Mapping[Hashable, int], name: Hashable) -> int:
+    if name not in known:
+        raise PlanError(f"what was saved does not fit: {CHANGED}")
+    return known[name]

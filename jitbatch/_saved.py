@@ -1,0 +1,219 @@
+"""Plans that are pickled: data, and names for everything that is not.
+
+A pickled plan holds its tables and input rows, and its static part in terms of names (see `_capacity`). Unpickling runs
+nothing; the first `f.batch(shared, plan)` records the exemplars, checks that everything that has a name is there, and
+puts the static part together again.
+"""
+
+import copyreg
+import hashlib
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._arguments import Arguments, Part
+from jitbatch._canonical import key_bits
+from jitbatch._capacity import Names, capacity_of, find_name, sizes_of
+from jitbatch._dispatch import DispatchProgram, StepShape
+from jitbatch._errors import PlanError
+from jitbatch._fused import FusedProgram, SingleShape, Sizes
+from jitbatch._graph import Graph, Interned, Kind, Tables, ValueClass
+from jitbatch._loop import Block, LoopShape
+from jitbatch._lowering import ArenaShape
+from jitbatch._plan import Plan, PlanStatic, interned
+from jitbatch._ragged import Ragged
+from jitbatch._types import types_of
+
+_SHAPES: dict[str, Any] = {
+    one.__name__: one for one in (Block, DispatchProgram, FusedProgram, LoopShape, SingleShape, StepShape)
+}
+
+
+@dataclass(frozen=True)
+class SavedStatic:
+    """The static part of a plan that was unpickled.
+
+    Attributes:
+        function: the name of the function that made the plan.
+        executor, reason: as in `PlanStatic`.
+        digest: of `data`.
+        data: the pickled rest.
+    """
+
+    function: str
+    executor: str
+    reason: str
+    digest: str
+    data: bytes
+
+    @property
+    def program(self) -> Any:
+        raise PlanError(
+            f"the plan was unpickled; it is known in full once `{self.function}.batch(shared, plan)` has run it"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SavedStatic) and (self.function, self.digest) == (other.function, other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Typed PRNG keys as data."""
+
+    impl: str
+    bits: np.ndarray
+
+
+# Saving
+
+
+def _reduce(plan: Plan) -> tuple[Any, ...]:
+    static: Any = plan.static
+    leaves = jax.tree.map(_as_data, (plan.inputs, plan.tables, plan.out_rows, plan.counts))
+    ragged = None
+    if plan.ragged is not None:
+        parts = (plan.ragged.sample, plan.ragged.position, plan.ragged.mask, plan.ragged.outline)
+        nestings = [tree.unflatten(range(tree.num_leaves)) for tree in plan.ragged.outlines.entries]
+        ragged = (*map(_as_data, parts), nestings)
+    return _restore, (leaves, ragged, static if isinstance(static, SavedStatic) else _save(static))
+
+
+def _as_data(leaf: Any) -> Any:
+    if _compat.is_tracer(leaf):
+        raise PlanError("a plan that is being traced cannot be pickled")
+    if _compat.is_prng_key(leaf.dtype):
+        return _Keys(str(jax.random.key_impl(leaf)), key_bits(leaf))
+    return np.asarray(leaf)
+
+
+def _save(static: PlanStatic) -> SavedStatic:
+    if static.types is None:
+        raise PlanError("a plan for the loop executor holds compiled programs: pickle the samples, and plan them again")
+    names, program = Names(static.tables), static.program
+    sizes = Sizes(profile=static.types.profile, exemplars=static.types.exemplars)
+    if isinstance(program, FusedProgram):
+        sizes = program.sizes
+    data = {
+        "parts": [(part.name, part.axis) for part in static.call.parts],
+        "layout": [(name, tree.unflatten(range(count)), count) for name, tree, count in static.call.layout],
+        "positional": static.call.positional,
+        "capacity": capacity_of(sizes, (), 0, static.tables),
+        "is_split": static.types.is_split,
+        "arenas": _encode(static.arenas, names),
+        "program": _encode(program, names),
+        "out": static.out,
+        "out_trees": [tree.unflatten(range(tree.num_leaves)) for tree in static.out_trees],
+        "out_arenas": static.out_arenas,
+    }
+    pickled = pickle.dumps(data, protocol=5)
+    digest = hashlib.sha256(pickled).hexdigest()
+    return SavedStatic(static.owner.__wrapped__.__qualname__, static.executor, static.reason, digest, pickled)
+
+
+def _encode(value: Any, names: Names) -> Any:
+    if isinstance(value, Kind):
+        return "kind", names.of_kind(value)
+    if isinstance(value, ValueClass):
+        return "class", names.of_class(names.tables.classes.number(value))
+    if isinstance(value, ArenaShape):
+        shared = tuple(map(names.of_shared, value.shared))
+        return "arena", (names.of_class(value.value_class), shared, value.inputs, value.capacity)
+    if isinstance(value, Sizes):
+        return "sizes", None
+    if is_dataclass(value):
+        return type(value).__name__, {f.name: _encode(getattr(value, f.name), names) for f in fields(value)}
+    return ("tuple", [_encode(one, names) for one in value]) if isinstance(value, tuple) else ("plain", value)
+
+
+# Restoring
+
+
+def _restore(leaves: Any, ragged: Any, static: SavedStatic) -> Plan:
+    inputs, tables, out_rows, counts = jax.tree.map(_from_data, leaves, is_leaf=lambda leaf: isinstance(leaf, _Keys))
+    if ragged is not None:
+        sample, position, mask, outline, nestings = ragged
+        outlines: Interned[Any] = Interned()
+        for nesting in nestings:
+            outlines.number(jax.tree.structure(nesting))
+        ragged = Ragged(None, sample, position, mask, outline, outlines)
+    return Plan(inputs, tables, out_rows, ragged, counts, static)  # type: ignore[arg-type]
+
+
+def _from_data(leaf: Any) -> Any:
+    return jax.random.wrap_key_data(jnp.asarray(leaf.bits), impl=leaf.impl) if isinstance(leaf, _Keys) else leaf
+
+
+def call_of(static: SavedStatic) -> Arguments:
+    """How the function was called for a plan."""
+    data = pickle.loads(static.data)
+    layout = tuple((name, jax.tree.structure(tree), count) for name, tree, count in data["layout"])
+    return Arguments([Part(name, axis, None) for name, axis in data["parts"]], layout, data["positional"])
+
+
+def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]) -> Plan:
+    """A restored plan in terms of the tables of a function, whose exemplars `record` records if they are new."""
+    saved: Any = plan.static
+    static = tables.statics.get(saved)
+    if static is None:
+        static = tables.statics.put(saved, _attached(saved, owner, shared_key, tables, record))
+    ragged = plan.ragged
+    if ragged is not None:
+        numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
+        ragged = replace(ragged, outline=numbers[ragged.outline], outlines=tables.outlines)
+    return replace(plan, ragged=ragged, static=static)
+
+
+def _attached(
+    saved: SavedStatic, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]
+) -> PlanStatic:
+    data = pickle.loads(saved.data)
+    sizes = sizes_of(data["capacity"], tables, record)
+    types = types_of(sizes.profile, sizes.exemplars, data["is_split"])
+    names = Names(tables)
+    return interned(
+        PlanStatic(
+            tables=tables,
+            owner=owner,
+            shared_key=shared_key,
+            arenas=_decode(data["arenas"], names, sizes),
+            program=_decode(data["program"], names, sizes),
+            out=data["out"],
+            out_trees=tuple(map(jax.tree.structure, data["out_trees"])),
+            out_arenas=data["out_arenas"],
+            executor=saved.executor,
+            reason=saved.reason,
+            call=call_of(saved),
+            types=types,
+        )
+    )
+
+
+def _decode(encoded: Any, names: Names, sizes: Sizes) -> Any:
+    kind, content = encoded
+    if kind == "kind":
+        return names.tables.kinds[find_name(names.kinds, content)]
+    if kind == "class":
+        return names.tables.classes[find_name(names.classes, content)]
+    if kind == "arena":
+        value_class, shared, inputs, capacity = content
+        numbers = tuple(find_name(names.shared, name) for name in shared)
+        return ArenaShape(find_name(names.classes, value_class), numbers, inputs, capacity)
+    if kind == "sizes":
+        return sizes
+    if kind == "tuple":
+        return tuple(_decode(one, names, sizes) for one in content)
+    if kind == "plain":
+        return content
+    return _SHAPES[kind](**{name: _decode(one, names, sizes) for name, one in content.items()})
+
+
+copyreg.pickle(Plan, _reduce)
