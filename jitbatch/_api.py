@@ -15,20 +15,24 @@ from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_ap
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
+from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
+from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
-from jitbatch._plan import Options, Plan, make_plan
+from jitbatch._plan import Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
 from jitbatch._schedule import POLICIES
+from jitbatch._shards import plan_shards, split
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
-EXECUTORS = ("auto", "fused", "dispatch")
+EXECUTORS = ("auto", "fused", "dispatch", "loop")
+LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
 
 _ADVICE = (
@@ -41,12 +45,20 @@ class Batched(Generic[P, R]):
     """A decorated function: call it for one sample, or `.batch` it over many. Made by `jitbatch`."""
 
     def __init__(
-        self, fun: Callable[P, R], in_axes: Any, granularity: str, policy: str, executor: str, dedupe: bool, out: str
+        self,
+        fun: Callable[P, R],
+        in_axes: Any,
+        granularity: str,
+        policy: str,
+        executor: str,
+        dedupe: bool,
+        out: str,
+        loops: str,
     ):
         self.__wrapped__ = fun
         self._in_axes = in_axes
         self._granularity = "subgraph" if granularity == "auto" else granularity
-        self._options = Options(policy, executor, dedupe, out)
+        self._options = Options(policy, executor, dedupe, out, loops)
         self._is_method = False
         self._contexts = Cache(16)
         functools.update_wrapper(self, fun)
@@ -109,7 +121,7 @@ class Batched(Generic[P, R]):
         if plan is not None:
             shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
             self._check_plan(plan, shared)
-            return execute(plan, shared.leaves)
+            return execute(with_constant_inputs(plan), shared.leaves)
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)
         samples = samples_of(arguments.mapped)
@@ -122,7 +134,7 @@ class Batched(Generic[P, R]):
             plan = self._plan(arguments, shared, samples, context, "dispatch")
         return execute(plan, shared.leaves)
 
-    def plan(self, *args: Any, like: Plan | None = None, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, like: Plan | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
         """The analysis of a batch without running it.
 
         Args:
@@ -130,9 +142,11 @@ class Batched(Generic[P, R]):
                 instances of `jax.ShapeDtypeStruct` do.
             like: an earlier plan. The new one has at least its sizes and types, so that a program that is compiled for
                 the larger of the two serves both.
+            shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
+                leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
 
         Returns:
-            A `Plan`, for `batch(shared, plan)`. Its inputs are constants.
+            A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
 
         >>> import jax
         >>> from jitbatch import jitbatch
@@ -148,7 +162,7 @@ class Batched(Generic[P, R]):
         if not samples:
             raise PlanError("there are no samples to plan")
         try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like)
+            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like, shards)
         except ClosesOverTracer:
             raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
         if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
@@ -159,7 +173,7 @@ class Batched(Generic[P, R]):
         return plan
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        """Hits and misses of this function's caches: recorded structures and known subgraphs.
+        """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
 
         >>> from jitbatch import jitbatch
         >>> double = jitbatch(lambda scale, x: scale * x)
@@ -171,6 +185,7 @@ class Batched(Generic[P, R]):
         return {
             "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
             "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
+            "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
         }
 
     # Parts of the above
@@ -192,15 +207,26 @@ class Batched(Generic[P, R]):
 
     def _plan(
         self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
-        like: Plan | None = None,
+        like: Plan | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
         names = [part.name for part in arguments.mapped]
         structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
-        graphs = [context.graph(one, index, shared, arguments) for index, one in enumerate(structures)]
         leaves = [one.leaves for one in structures]
         options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
-        plan = make_plan(self, shared.key, graphs, leaves, options, like, verify=_context.verify)
+        known: Any = sample_program if options.executor == "loop" else Context.graph
+        graphs = [known(context, one, index, shared, arguments) for index, one in enumerate(structures)]
+
+        def make(part: slice, like: Plan | None) -> Plan:
+            if options.executor == "loop":
+                return plan_each(self, shared.key, context, graphs[part], leaves[part], options.out)
+            return make_plan(self, shared.key, graphs[part], leaves[part], options, like, verify=_context.verify)
+
+        if shards is None:
+            plan = make(slice(None), like)
+        else:
+            outputs_of(graphs, context.tables, options.out, like)  # an error names the sample among all samples
+            plan = plan_shards(make, split(len(samples), shards), like)
         if self._options.out != "list":
             context.known_output = plan.static.out_trees[0], plan.static.out_classes
         return plan
@@ -225,6 +251,11 @@ class Batched(Generic[P, R]):
             raise PlanError(
                 f"the plan was made by {describe_function(static.owner.__wrapped__)}, not by "
                 f"{describe_function(self.__wrapped__)}: a plan is run by the function that made it"
+            )
+        if plan.is_sharded:
+            raise PlanError(
+                f"the plan has {static.summary.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
+                "`plan.shard(0)` inside jax.shard_map, where each device has its own"
             )
         if static.shared_key != shared.key:
             raise PlanError(
@@ -267,16 +298,16 @@ def jitbatch(fun: Callable[P, R], /) -> Batched[P, R]: ...
 @overload
 def jitbatch(
     fun: None = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
-    executor: str = "auto", dedupe: bool = True, out: str = "stack",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Callable[[Callable[P, R]], Batched[P, R]]: ...  # fmt: skip
 @overload
 def jitbatch(
     fun: Callable[P, R], /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
-    executor: str = "auto", dedupe: bool = True, out: str = "stack",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Batched[P, R]: ...  # fmt: skip
 def jitbatch(
     fun: Any = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto", executor: str = "auto",
-    dedupe: bool = True, out: str = "stack",
+    dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Any:  # fmt: skip
     """`vmap` for samples that do not have the same shape.
 
@@ -294,11 +325,16 @@ def jitbatch(
         policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, or `"auto"`,
             whichever of them needs fewer steps.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
-            `"dispatch"` runs one compiled call a step, and serves forward-mode differentiation and effects. `"auto"` is
-            `"fused"` for plans and `"dispatch"` for `.batch` on samples.
+            `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
+            forward mode of a `jax.jit` or `jax.checkpoint` of your own; `"loop"` batches nothing and runs one jitted
+            call a sample, for samples that have nothing in common. `"auto"` is `"fused"` for plans and `"dispatch"` for
+            `.batch` on samples.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).
+        loops: of the fused executor: `"dynamic"` runs as many rounds and chunks as a batch has; `"static"` runs as many
+            as there is room for, each as wide as the widest, so that the program has no loop whose length it must wait
+            for. `"auto"` is `"static"` on GPUs and `"dynamic"` elsewhere.
 
     Returns:
         The function, with `.batch`, `.plan` and `.cache_info`.
@@ -316,6 +352,7 @@ def jitbatch(
         ("policy", policy, tuple(POLICIES)),
         ("executor", executor, EXECUTORS),
         ("out", out, OUTPUTS),
+        ("loops", loops, LOOPS),
     ):
         if value not in allowed:
             raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
@@ -327,7 +364,7 @@ def jitbatch(
             return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
         if not callable(fun):
             raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
-        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out)
+        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
 
     return decorate if fun is None else decorate(fun)
 

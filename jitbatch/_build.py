@@ -13,13 +13,12 @@ import numpy as np
 from jitbatch import _compat
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, SumCell, array_key, intern_cell
-from jitbatch._errors import OutputError
 from jitbatch._fold import fold
 from jitbatch._graph import ROW, Graph, SharedArray, SharedLeaf, SharedResult, Tables, levels_of
 from jitbatch._group import group_operations
 from jitbatch._record import Recorder
 from jitbatch._sums import gather_sums
-from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, root, within
+from jitbatch._values import ConstantRow, InputSource, Op, Value, check_result, root, within
 
 SMALL = 1024
 """Constants of up to this many elements that are passed to a subgraph are rows of the batch, as inputs are: calls on
@@ -208,15 +207,8 @@ def _jit_cell(closed: Any, name: str) -> Cell:
 
 def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_over_tracers: bool = False) -> Graph:
     """The graph of a recorded sample whose function returned `result`."""
+    check_result(result, recorder.sample)
     out_leaves, out_tree = jax.tree.flatten(result)
-    for position, leaf in enumerate(out_leaves):
-        if not is_array(leaf):
-            path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
-            raise OutputError(
-                f"the batched function returned {leaf!r} of type {type(leaf).__name__} at result{path} for "
-                f"{recorder.sample}. It must return arrays and numbers, in any pytree."
-            )
-
     builder = Builder(recorder, granularity, may_close_over_tracers)
     for op in recorder.ops if granularity == "graph" else gather_sums(recorder.ops, out_leaves):
         builder.add(op)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._static import bits_key
 
@@ -204,7 +204,7 @@ class Cell:
         return _digest(self.body)
 
     def __call__(self, *operands: Any) -> Sequence[Any]:
-        return _compat.jaxpr_as_fun(self.jaxpr)(*operands)
+        return _varying.run(self.jaxpr, operands)
 
 
 class SumCell(Cell):

@@ -6,7 +6,7 @@ JAX hands to a tracer; each entry says why it is here.
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from jax import core
 from jax.extend import core as jex
 from jax.extend.core import primitives
-from jax.interpreters import partial_eval
+from jax.interpreters import ad, partial_eval
 
 ShapedArray = core.ShapedArray
 Trace = core.Trace
@@ -35,6 +35,8 @@ stack_p = jax.make_jaxpr(lambda x: jax.numpy.stack([x, x]))(0.0).eqns[-1].primit
 
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
 jit_p = primitives.jit_p
+custom_jvp_call_p = primitives.custom_jvp_call_p
+custom_vjp_call_p = primitives.custom_vjp_call_p
 
 # By name, because jax 0.10 does not export all of them. A primitive that JAX renames looks costly, no more.
 CALLS = frozenset(("jit", "custom_jvp_call", "custom_vjp_call", "remat2"))
@@ -56,6 +58,39 @@ JAX_FOLDERS = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax
 
 def is_tracer(value: Any) -> bool:
     return isinstance(value, Tracer)
+
+
+def modes_of(value: Any) -> Iterator[str]:
+    """The differentiations that a value takes part in, `"forward"` or `"reverse"`, the innermost first.
+
+    Only where they can be seen: not through a jit. jax 0.10: tracers hold what they trace as `primal` or, of vmap, as
+    `val`; `jax.linearize` and reverse mode have one type of tracer, whose trace says which of them it is.
+    """
+    while is_tracer(value):
+        if isinstance(value, ad.JVPTracer):
+            yield "forward"
+        elif hasattr(value._trace, "is_vjp"):
+            yield "reverse" if value._trace.is_vjp else "forward"
+        value = getattr(value, "primal", getattr(value, "val", None))
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
+    return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()
+
+
+def varying_struct(aval: Any, axes: frozenset[str]) -> jax.ShapeDtypeStruct:
+    """What a value of this aval is that varies over mesh axes. jax 0.10: such a type needs the mesh as well."""
+    mesh = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
+    varying = jax.sharding.ManualAxisType(varying=axes)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=mesh, manual_axis_type=varying
+    )
+
+
+def is_float(value: Any) -> bool:
+    """Whether an array or aval has a derivative."""
+    return jax.numpy.issubdtype(value.dtype, jax.numpy.inexact)
 
 
 def is_prng_key(dtype: Any) -> bool:

@@ -27,6 +27,9 @@ MAX_KINDS = 8192
 MAX_SIGNATURES = 4096
 """Decorated calls with arguments of one structure, remembered for each function and kind of shared arguments."""
 
+MAX_PROGRAMS = 1024
+"""Programs of single samples remembered for each function and kind of shared arguments; one may take 1.4 MiB."""
+
 verify = False
 """Check every graph, schedule and plan that is made; tests switch it on."""
 
@@ -129,8 +132,9 @@ class Context:
         self.tables = Tables()
         self.graphs = Cache(MAX_STRUCTURES)
         self.signatures = Cache(MAX_SIGNATURES)
+        self.programs = Cache(MAX_PROGRAMS)
         self.known_output: tuple[Any, tuple[int, ...]] | None = None
-        self._may_close_over_tracers = may_close_over_tracers
+        self.may_close_over_tracers = may_close_over_tracers
 
     @property
     def is_full(self) -> bool:
@@ -159,22 +163,33 @@ class Context:
         args, kwargs = arguments.rebuild(shared_objects, sample)
         try:
             with _compat.set_current_trace(recorder):
-                result = self.fun(*args, **kwargs)
-        except JitbatchError:
-            raise
-        except Exception as error:
-            if _is_flax_mutation(error):
-                raise mutation_error(shared_objects[0], name) from error
-            error.add_note(f"jitbatch: raised while {name} was recorded")
-            raise
+                result = call_watched(self.fun, args, kwargs, shared_objects, shared.split(shared_values), name)
         finally:
             recorder.invalidate()
-        for part, before in zip(shared_objects, shared.split(shared_values), strict=True):
-            after = [leaf for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None]
-            if list(map(id, after)) != list(map(id, before)):
-                raise mutation_error(part, name)
         recorder.check_unchanged()
-        return build_graph(recorder, result, self.granularity, self._may_close_over_tracers)
+        return build_graph(recorder, result, self.granularity, self.may_close_over_tracers)
+
+
+def call_watched(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shared: Sequence[Any],
+    leaves: Sequence[Sequence[Any]], name: str,
+) -> Any:  # fmt: skip
+    """What a function returns for the sample that is recorded. Errors name it, and a change of the shared arguments,
+    which have these array leaves, is an error."""
+    try:
+        result = fun(*args, **kwargs)
+    except JitbatchError:
+        raise
+    except Exception as error:
+        if _is_flax_mutation(error):
+            raise mutation_error(shared[0], name) from error
+        error.add_note(f"jitbatch: raised while {name} was recorded")
+        raise
+    for part, before in zip(shared, leaves, strict=True):
+        after = [leaf for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None]
+        if list(map(id, after)) != list(map(id, before)):
+            raise mutation_error(part, name)
+    return result
 
 
 def _is_flax_mutation(error: Exception) -> bool:

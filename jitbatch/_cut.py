@@ -15,17 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
+from jitbatch._compat import is_float
 
 _CONTRACTIONS = (primitives.dot_general_p, primitives.conv_general_dilated_p)
 _SUMS = (primitives.add_p, primitives.add_jaxvals_p)
-
-
-def is_float(value: Any) -> bool:
-    """Whether an array or aval has a derivative."""
-    return jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +143,7 @@ class CutCell:
 
     def _evaluate_rows(self, equation: Any, env: dict[Any, Any], width: int) -> None:
         axes = tuple(0 if _is_var(a) and a not in self.shared_vars else None for a in equation.invars)
-        run = jax.vmap(lambda *inputs: _compat.evaluate(equation, inputs), in_axes=axes, axis_size=width)
+        run = jax.vmap(lambda *inputs: _varying.evaluate(equation, inputs), in_axes=axes, axis_size=width)
         env.update(zip(equation.outvars, run(*(_read(a, env) for a in equation.invars)), strict=True))
 
     def _rows_of(self, atom: Any, env: dict[Any, Any], width: int) -> Any:
@@ -195,7 +191,7 @@ def _read(atom: Any, env: dict[Any, Any]) -> Any:
 
 
 def _evaluate(equation: Any, env: dict[Any, Any]) -> None:
-    outputs = _compat.evaluate(equation, [_read(atom, env) for atom in equation.invars])
+    outputs = _varying.evaluate(equation, [_read(atom, env) for atom in equation.invars])
     env.update(zip(equation.outvars, outputs, strict=True))
 
 

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
+from jitbatch._each import EachProgram, run_each
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
 from jitbatch._plan import Plan
@@ -20,28 +22,39 @@ _programs = Cache(256)
 
 def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     """The outputs of a planned batch."""
+    if isinstance(plan.static.program, EachProgram):
+        return run_each(plan, plan.static.program, shared_leaves)
     if isinstance(plan.static.program, FusedProgram):
+        modes = {mode for leaf in shared_leaves for mode in _compat.modes_of(leaf)}
+        if modes == {"forward"}:  # in reverse mode, forward mode meets only the result of the derivative's rule
+            program = replace(plan.static.program, forward_mode=True)
+            plan = replace(plan, static=replace(plan.static, program=program))
         run = _programs.get_or_make(plan.static, lambda: jax.jit(_execute))
         try:
             return run(plan, list(shared_leaves))
-        except TypeError as error:
-            if "custom_vjp" in str(error):
-                error.add_note('jitbatch: a fused plan has no forward-mode derivative; use executor="dispatch"')
+        except (TypeError, NotImplementedError) as error:
+            if "custom_vjp" in str(error) or "custom_lin" in str(error):
+                error.add_note('jitbatch: a fused plan has no reverse over forward mode; use executor="dispatch"')
             raise
     return _execute(plan, shared_leaves)
 
 
 def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     static = plan.static
-    tables = static.tables
-    needed = static.program.shared.union(*(arena.shared for arena in static.arenas))
+    program, tables = static.program, static.tables
+    assert not isinstance(program, EachProgram)
+    # Under shard_map gradients are summed over devices here, not in a loop that devices leave at different times.
+    axes = _varying.axes_of(plan)
+    shared_leaves = _varying.cast(list(shared_leaves), axes)
+    needed = program.shared.union(*(arena.shared for arena in static.arenas))
     shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
     arenas = []
     for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
         rows = tuple(shared[number] for number in arena.shared)
         value_class = tables.classes[arena.value_class]
-        arenas.append(_fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity))
-    arenas = static.program.run(plan.tables, arenas, shared)
+        filled = _fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity)
+        arenas.append(_varying.cast(filled, axes))
+    arenas = program.run(plan.tables, arenas, shared)
     if static.out == "list":
         return _as_list(plan, arenas)
     stacked = static.out_trees[0].unflatten(

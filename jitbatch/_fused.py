@@ -11,7 +11,7 @@ too much is written again by the next round, or lies in the margin behind the no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitbatch import _compat
+from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
-from jitbatch._cut import cut_cell, is_float
+from jitbatch._compat import is_float
+from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW
-from jitbatch._loop import Block, LoopShape, put, run_loop
+from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
 from jitbatch._phases import rounds_of
@@ -49,11 +50,14 @@ class SingleShape:
 
 @dataclass(frozen=True)
 class LoopSizes:
-    """What a loop has room for: rounds, the width of a chunk, and sums of pairs of each class."""
+    """What a loop has room for: rounds, the width of a chunk, and of each class sums of pairs; where trip counts are
+    static, also chunks of these at once, and terms a sum."""
 
     rounds: int = 0
     margin: int = 0
     pairs: Mapping[int, int] = field(default_factory=dict)
+    pair_trips: Mapping[int, int] = field(default_factory=dict)
+    longest: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,17 @@ class Sizes:
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """The sizes of the loops that have become the loop of these types."""
         own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
-        pairs: dict[int, int] = {}
-        for size in own:
-            for value_class, rows in size.pairs.items():
-                pairs[value_class] = max(rows, pairs.get(value_class, 0))
-        return LoopSizes(max((s.rounds for s in own), default=0), max((s.margin for s in own), default=0), pairs)
+        return LoopSizes(
+            rounds=max((size.rounds for size in own), default=0),
+            margin=max((size.margin for size in own), default=0),
+            pairs=_largest([size.pairs for size in own]),
+            pair_trips=_largest([size.pair_trips for size in own]),
+            longest=max((size.longest for size in own), default=0),
+        )
+
+
+def _largest(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    return {key: max(one.get(key, 0) for one in sizes) for one in sizes for key in one}
 
 
 def _same(one: Origin, other: Origin) -> bool:
@@ -97,10 +107,11 @@ def _size_of(sizes: Mapping[Origin, int], origin: Origin) -> int:
 
 @dataclass(frozen=True)
 class FusedProgram:
-    """Phases, one after the other."""
+    """Phases, one after the other. `forward_mode` is for loops that are differentiated in forward mode."""
 
     phases: tuple[SingleShape | LoopShape, ...]
     sizes: Sizes = field(compare=False, repr=False)
+    forward_mode: bool = False
 
     @property
     def blocks(self) -> list[Block]:
@@ -111,12 +122,14 @@ class FusedProgram:
         return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        loop = run_plain_loop if self.forward_mode else run_loop
+        axes = _varying.axes_of(tables)
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
                 arenas = _run_single(phase, table, arenas, shared)
             else:
-                given = tuple(_given(block, shared) for block in phase.blocks)
-                arenas = list(run_loop(phase, tuple(arenas), given, table))
+                given = tuple(_varying.cast(_given(block, shared), axes) for block in phase.blocks)
+                arenas = list(loop(phase, tuple(arenas), given, table))
         return arenas
 
     def describe(self, tables: Sequence[Any]) -> list[str]:
@@ -155,7 +168,8 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
 
     def nothing(read: list[Any], bound: list[Any]) -> list[Any]:
         avals = jax.eval_shape(compute, read, bound)
-        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        return _varying.cast(zeros, _varying.axes_of((read, bound)))
 
     # A type that this batch lacks is not computed: its padding has no real row to repeat.
     results = lax.cond(table["total"] > 0, compute, nothing, read, bound)
@@ -165,9 +179,11 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
     return arenas
 
 
-def lower(analysis: Analysis, policy: Policy, sizes: Sizes | None = None, verify: bool = False) -> Lowered:
+def lower(
+    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False, verify: bool = False
+) -> Lowered:
     """Phases, with tables for this batch and room for at least `sizes`."""
-    return Lowering(analysis, policy, sizes or Sizes(), verify).lower()
+    return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify).lower()
 
 
 def width_of(count: int, widths: Sequence[int]) -> int:
@@ -178,11 +194,12 @@ def width_of(count: int, widths: Sequence[int]) -> int:
 class Lowering:
     """Makes the phases and tables of a batch."""
 
-    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, verify: bool):
+    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, static_loops: bool, verify: bool):
         self.analysis = analysis
         self.tables = tables = analysis.tables
         self.policy = policy
         self.least = least
+        self.static_loops = static_loops
         self.verify = verify
         self.value_row = analysis.value_row.copy()
         self.steps = self.padded_rows = 0
@@ -269,12 +286,20 @@ class Lowering:
             ordered.append(self.analysis.nodes[members[order]])
             rounds_by_type.append(rounds[order])
             largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
-        margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
         origins = [self.origins[t] for t in types]
-        margin = max(margin, self.least.of_loop(origins).margin)
-        widths = tuple(width for width in WIDTHS if width <= margin)
+        if self.static_loops:
+            margin = max(round_up(largest), self.least.of_loop(origins).margin)
+            widths: tuple[int, ...] = (margin,)
+        else:
+            margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
+            margin = max(margin, self.least.of_loop(origins).margin)
+            widths = tuple(width for width in WIDTHS if width <= margin)
         for t, nodes in zip(types, ordered, strict=True):
             block = self._block(t, nodes, margin, widths)
+            if self.static_loops and block.kind.is_variadic:
+                starts = self.analysis.batch.operand_start
+                longest = int((starts[nodes + 1] - starts[nodes]).max(initial=0))
+                block = replace(block, longest=self._size(longest, self.least.of_loop(origins).longest))
             rows = [start + margin + np.arange(len(nodes)) for start in block.starts]
             self.analysis.place(self.value_row, nodes, rows)
             blocks.append(block)
@@ -315,6 +340,7 @@ class Lowering:
         for t, block in enumerate(blocks):
             width[:, t] = [width_of(int(n), block.widths) if n else 0 for n in counts[:, t]]
             chunks = -(-counts[:, t] // np.array(block.widths)[width[:, t]])
+            chunks = np.ones_like(chunks) if self.static_loops else chunks
             self.steps += int(chunks.sum())
             self.padded_rows += int((chunks * np.array(block.widths)[width[:, t]]).sum())
 
@@ -375,9 +401,33 @@ class Lowering:
         for c, pair in zip(self.arena_classes, pairs, strict=True):
             wanted = 0 if pair is None or not len(pair.left) else len(pair.left) + PAIR_WIDTH
             pair_rows.append(self._size(wanted, least.pairs.get(c)) if pair is not None else 0)
-        self.loops[frozenset(origins)] = LoopSizes(room, margin, dict(zip(self.arena_classes, pair_rows, strict=True)))
+        fitted = [
+            pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
+            for pair, rows in zip(pairs, pair_rows, strict=True)
+        ]
+        pair_trips = None
+        if self.static_loops:
+            most = [0 if f is None else max(_longest(f["pair_span"]), _longest(f["pair_last"])) for f in fitted]
+            pair_trips = tuple(
+                self._size(n, least.pair_trips.get(c)) for n, c in zip(most, self.arena_classes, strict=True)
+            )
+        self.loops[frozenset(origins)] = LoopSizes(
+            rounds=room,
+            margin=margin,
+            pairs=dict(zip(self.arena_classes, pair_rows, strict=True)),
+            pair_trips={} if pair_trips is None else dict(zip(self.arena_classes, pair_trips, strict=True)),
+            longest=max(block.longest for block in blocks),
+        )
         shape = LoopShape(
-            tuple(blocks), margin, room, tuple(reads), tuple(writes), tuple(edges), tuple(edge_rows), tuple(pair_rows)
+            blocks=tuple(blocks),
+            margin=margin,
+            rounds=room,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            edges=tuple(edges),
+            edge_rows=tuple(edge_rows),
+            pair_rows=tuple(pair_rows),
+            pair_trips=pair_trips,
         )
         tables: dict[str, Any] = {
             "rounds": np.array(rounds_count, np.int32),
@@ -388,13 +438,13 @@ class Lowering:
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(None if p is None else p.edge_of_row.astype(np.int32) for p in pairs),
         }
-        fitted = [
-            pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
-            for pair, rows in zip(pairs, pair_rows, strict=True)
-        ]
         for name in ("pair_left", "pair_right", "pair_start", "pair_span", "pair_last"):
             tables[name] = tuple(None if f is None else f[name] for f in fitted)
         return shape, tables
+
+
+def _longest(spans: np.ndarray) -> int:
+    return int((spans[..., 1] - spans[..., 0]).max(initial=0))
 
 
 def _filled(numbers: np.ndarray, length: int, value: int, before: int = 0) -> np.ndarray:

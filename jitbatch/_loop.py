@@ -19,7 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jitbatch._cut import cut_cell, is_float
+from jitbatch import _varying
+from jitbatch._compat import is_float
+from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW, Kind
 from jitbatch._pairs import PAIR_WIDTH
 from jitbatch._segments import chunk_sums, gather
@@ -35,6 +37,7 @@ class Block:
         starts: where the block of each output begins in its arena.
         widths: of a loop, the widths that chunks can have.
         terms: of sums, room for how many terms.
+        longest: of sums in a loop with static trip counts, room for how many terms a sum.
     """
 
     kind: Kind
@@ -42,6 +45,7 @@ class Block:
     starts: tuple[int, ...]
     widths: tuple[int, ...] = ()
     terms: int = 0
+    longest: int = 0
 
     @property
     def is_row(self) -> tuple[bool, ...]:
@@ -60,6 +64,8 @@ class LoopShape:
         edges: for each type, for each row operand where its edge rows begin, or -1 if it has no derivative.
         edge_rows: for each arena, how many edge rows there are without the sums of pairs; 0 for none.
         pair_rows: for each arena, room for how many sums of pairs.
+        pair_trips: for each arena, how many chunks of sums of pairs there are at once, where trip counts are static;
+            None where they are dynamic.
     """
 
     blocks: tuple[Block, ...]
@@ -70,6 +76,24 @@ class LoopShape:
     edges: tuple[tuple[int, ...], ...]
     edge_rows: tuple[int, ...]
     pair_rows: tuple[int, ...]
+    pair_trips: tuple[int, ...] | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the loop has static trip counts: every type runs in every round of the room for rounds, in one chunk
+        that has the width of the widest round. What a chunk computes too much is overwritten or never read."""
+        return self.pair_trips is not None
+
+    def round_count(self, tables: dict[str, Any]) -> Any:
+        return self.rounds if self.is_static else tables["rounds"]
+
+    def chunk_count(self, tables: dict[str, Any], r: Any, number: int, choice: int) -> Any:
+        """How many chunks of its `choice`th width a type has in a round."""
+        if self.is_static:
+            return 1
+        width = self.blocks[number].widths[choice]
+        count = tables["count"][r, number]
+        return jnp.where(tables["width"][r, number] == choice, (count + width - 1) // width, 0)
 
 
 def put(arena: Any, rows: Any, start: Any) -> Any:
@@ -80,8 +104,7 @@ def part(array: Any, start: Any, length: int) -> Any:
     return lax.dynamic_slice_in_dim(array, start, length)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def run_loop(
+def run_plain_loop(
     shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]
 ) -> tuple[Any, ...]:
     """The arenas with the rows that the loop makes.
@@ -93,6 +116,10 @@ def run_loop(
         tables: the dynamic part.
     """
     return _forward(shape, arenas, shared, tables, save=False)[0]
+
+
+run_loop = jax.custom_vjp(run_plain_loop, nondiff_argnums=(0,))
+"""The same with a derivative in reverse mode; the plain loop has one in forward mode."""
 
 
 def _cut(block: Block) -> Any:
@@ -118,9 +145,9 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         if block.kind.is_variadic:
             (read,), (write,) = shape.reads[number], shape.writes[number]
             table = tables["operands"][number]
-            value = chunk_sums(
-                arenas[read], table["terms"], part(table["first"], start, width), part(table["count"], start, width)
-            )
+            first_term, count = part(table["first"], start, width), part(table["count"], start, width)
+            longest = block.longest if shape.is_static else jnp.max(count)
+            value = chunk_sums(arenas[read], table["terms"], first_term, count, longest)
             arenas[write] = put(arenas[write], value, block.starts[0] + start)
             return tuple(arenas), tuple(saved)
         rows = _operands(shape, number, arenas, tables, start, width)
@@ -134,13 +161,14 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
 
     def round_body(r: Any, carry: Any) -> Any:
         for number, block in enumerate(shape.blocks):
-            first, count = tables["first"][r, number], tables["count"][r, number]
+            first = tables["first"][r, number]
             for choice, width in enumerate(block.widths):
-                trips = jnp.where(tables["width"][r, number] == choice, (count + width - 1) // width, 0)
+                trips = shape.chunk_count(tables, r, number, choice)
                 carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
         return carry
 
-    return lax.fori_loop(0, tables["rounds"], round_body, (tuple(arenas), saved))
+    saved = _varying.cast(saved, _varying.axes_of(tables))
+    return lax.fori_loop(0, shape.round_count(tables), round_body, (tuple(arenas), saved))
 
 
 def _fwd(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> tuple[Any, Any]:
@@ -151,6 +179,7 @@ def _fwd(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> 
 def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, None]:
     arenas, saved, shared, tables = residuals
     cuts = [_cut(block) for block in shape.blocks]
+    axes = _varying.axes_of(tables)
     margin = shape.margin
     edges = tuple(
         jnp.zeros((rows + pairs, *arena.shape[1:]), arena.dtype) if rows else None
@@ -174,8 +203,17 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
     def sum_all_pairs(edges: Any, spans: Sequence[Any]) -> Any:
         edges = list(edges)
         for arena, span in enumerate(spans):
-            if span is not None:
-                edges[arena] = lax.fori_loop(span[0], span[1], functools.partial(sum_pairs, arena), edges[arena])
+            if span is None:
+                continue
+            if shape.pair_trips is None:
+                first, trips, last = span[0], span[1] - span[0], span[1]
+            else:  # a chunk that is computed once more gives the same; one that is too early is computed again
+                first, trips, last = span[0], shape.pair_trips[arena], jnp.maximum(span[1], 1)
+
+            def sum_chunk(k: Any, edge: Any, arena: int = arena, first: Any = first, last: Any = last) -> Any:
+                return sum_pairs(arena, jnp.minimum(first + k, last - 1), edge)
+
+            edges[arena] = lax.fori_loop(0, trips, sum_chunk, edges[arena])
         return tuple(edges)
 
     def d_row(edges: Sequence[Any], arena: int, start: Any, width: int) -> Any:
@@ -197,7 +235,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         rows = _operands(shape, number, arenas, tables, start, width)
         own_saved = [part(a, start, width) for a in saved[number]]
         flows = [is_float(var.aval) for var in cut.row_vars]
-        zeros = [jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals]
+        zeros = _varying.cast([jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals], axes)
 
         def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:
             remaining = iter(float_rows)
@@ -220,19 +258,19 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         return tuple(edges), tuple(taps), tuple(kept_rows)
 
     def round_body(i: Any, carry: Any) -> Any:
-        r = tables["rounds"] - 1 - i
+        r = shape.round_count(tables) - 1 - i
         for number in reversed(range(len(shape.blocks))):
             block = shape.blocks[number]
             spans = [None if span is None else span[r, number] for span in tables["pair_span"]]
             carry = (sum_all_pairs(carry[0], spans), *carry[1:])
             end = tables["first"][r, number] + tables["count"][r, number]
             for choice, width in enumerate(block.widths):
-                count = tables["count"][r, number]
-                trips = jnp.where(tables["width"][r, number] == choice, (count + width - 1) // width, 0)
+                trips = shape.chunk_count(tables, r, number, choice)
                 carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
         return carry
 
-    edges, taps, kept_rows = lax.fori_loop(0, tables["rounds"], round_body, (edges, taps, kept_rows))
+    carry = _varying.cast((edges, taps, kept_rows), axes)
+    edges, taps, kept_rows = lax.fori_loop(0, tables["rounds"], round_body, carry)
     edges = sum_all_pairs(edges, tables["pair_last"])
 
     d_arenas: list[Any] = []

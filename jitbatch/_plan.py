@@ -1,11 +1,12 @@
 """A plan: the analysis of a batch, ready to be run again and again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jitbatch import _dispatch, _fused
@@ -20,6 +21,9 @@ from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._types import types_of
 
+if TYPE_CHECKING:
+    from jitbatch._each import EachProgram
+
 
 @dataclass(frozen=True, eq=False)
 class PlanStatic:
@@ -29,7 +33,7 @@ class PlanStatic:
     owner: Any
     shared_key: Any
     arenas: tuple[ArenaShape, ...]
-    program: Program
+    program: "Program | EachProgram"
     out: str
     out_trees: tuple[Any, ...]
     out_arenas: tuple[tuple[int, ...], ...]
@@ -58,7 +62,7 @@ class PlanStatic:
 
 @dataclass(frozen=True)
 class Summary:
-    """What planning did, in numbers."""
+    """What planning did, in numbers; `reason` says why the executor is not the one that was asked for."""
 
     executor: str
     samples: int
@@ -69,6 +73,8 @@ class Summary:
     steps: int
     rows: int
     padded_rows: int
+    shards: int = 1
+    reason: str = ""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -101,12 +107,23 @@ class Plan:
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
         return cls(*children, static)  # type: ignore[misc]
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the leaves have a leading axis of shards."""
+        return any(np.ndim(rows) > 1 for rows in self.out_rows)
+
+    def shard(self, index: Any) -> "Plan":
+        """One shard of a plan that was made with `shards`; inside `jax.shard_map`, `plan.shard(0)` is the device's."""
+        return jax.tree.map(lambda leaf: leaf[index], self)
+
     def __repr__(self) -> str:
         s = self.static.summary
+        shards = f" in {s.shards} shards" if s.shards > 1 else ""
+        executor = f"{s.executor}: {s.reason}" if s.reason else s.executor
         return (
-            f"Plan({s.samples} samples: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, {s.types} types "
-            f"-> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
-            f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {s.executor})"
+            f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
+            f"{s.types} types -> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
+            f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {executor})"
         )
 
     @property
@@ -122,7 +139,8 @@ class Plan:
         return predict_memory(self)
 
     def __str__(self) -> str:
-        return "\n".join([repr(self), *self.static.program.describe(self.tables)])
+        steps = [] if self.is_sharded else self.static.program.describe(self.tables)
+        return "\n".join([repr(self), *steps])
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,12 @@ class Options:
     executor: str
     dedupe: bool
     out: str
+    loops: str = "auto"
+
+    @property
+    def static_loops(self) -> bool:
+        """Whether loops have static trip counts. On a GPU, one with a dynamic count waits for the host in each turn."""
+        return self.loops == "static" or (self.loops == "auto" and jax.default_backend() == "gpu")
 
 
 def make_plan(
@@ -154,16 +178,18 @@ def make_plan(
         sizes = like.static.program.sizes
     else:
         like = None
-    out_trees, out_classes = _outputs(graphs, tables, options.out, like)
+    out_trees, out_classes = outputs_of(graphs, tables, options.out, like)
     policy = POLICIES[options.policy]
     profile = sizes.profile.union(graphs)
-    has_effects = any(tables.kinds[number].cell.has_effects for number in profile.kinds)
-    is_dispatch = options.executor == "dispatch" or has_effects
+    reason = ""
+    if options.executor != "dispatch" and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
+        reason = "cells have effects"
+    is_dispatch = options.executor == "dispatch" or bool(reason)
     analysis = analyse(graphs, leaves, types_of(profile, tables, not is_dispatch), options.dedupe, sizes.shared)
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
-        name, lowered = "fused", _fused.lower(analysis, policy, sizes, verify)
+        name, lowered = "fused", _fused.lower(analysis, policy, sizes, options.static_loops, verify)
 
     arena_of = {arena.value_class: number for number, arena in enumerate(lowered.arenas)}
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
@@ -194,19 +220,30 @@ def make_plan(
             steps=lowered.steps,
             rows=len(analysis.nodes),
             padded_rows=lowered.padded_rows,
+            reason=reason,
         ),
     )
-    inputs = tuple(pad_rows(analysis.packed.rows.get(arena.value_class), arena.inputs) for arena in lowered.arenas)
+    inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
     plan = Plan(inputs, lowered.tables, out_rows, ragged, static)
     if verify and name == "dispatch":
         _dispatch.verify_plan(plan)
     return plan
 
 
-def _outputs(
-    graphs: Sequence[Graph], tables: Tables, out: str, like: Plan | None
+def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> Any:
+    """The input rows of an arena, padded; padding alone where another plan's sizes have room for rows of this class."""
+    value_class = tables.classes[arena.value_class]
+    none = None
+    if arena.inputs and arena.value_class not in rows:
+        none = (jnp if value_class.is_key else np).zeros((0, *value_class.shape), value_class.dtype)
+    return pad_rows(rows.get(arena.value_class, none), arena.inputs)
+
+
+def outputs_of(
+    graphs: Sequence[Any], tables: Tables, out: str, like: Plan | None
 ) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
-    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item."""
+    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item. Of
+    graphs, or of whatever else has an `out_tree`, `out_classes` and `items`."""
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
     if out == "ragged":
@@ -229,5 +266,5 @@ def _outputs(
     return (first.out_tree,), [first.out_classes]
 
 
-def _describe_result(graph: Graph, tables: Tables) -> str:
+def _describe_result(graph: Any, tables: Tables) -> str:
     return str(graph.out_tree.unflatten([str(tables.classes[c]) for c in graph.out_classes])).replace("'", "")

@@ -11,7 +11,7 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._errors import OutputError
-from jitbatch._graph import Graph, Interned
+from jitbatch._graph import Interned
 from jitbatch._lowering import round_up
 
 
@@ -83,12 +83,12 @@ class Ragged:
 
 
 def ragged_outputs(
-    graphs: Sequence[Graph], rows: np.ndarray, leaves: int, least: int
+    graphs: Sequence[Any], rows: np.ndarray, leaves: int, least: int
 ) -> tuple[tuple[np.ndarray, ...], Ragged]:
     """The rows of a batch's items, padded: for each leaf of an item int32 [rows]; and all else that a `Ragged` has.
 
     Args:
-        graphs: one for each sample.
+        graphs: one for each sample, or whatever else has `items` and `tables`.
         rows: the rows of all outputs.
         leaves: how many leaves an item has.
         least: how many rows there are at least.

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jitbatch import _varying
 from jitbatch._canonical import accumulator
 
 
@@ -22,7 +23,7 @@ def segment_sums(arena: Any, terms: Any, segments: Any, sums: int) -> Any:
     return total[:sums].astype(rows.dtype)
 
 
-def chunk_sums(arena: Any, terms: Any, first: Any, count: Any) -> Any:
+def chunk_sums(arena: Any, terms: Any, first: Any, count: Any, longest: Any) -> Any:
     """Sum k is that of the rows `terms[first[k] : first[k] + count[k]]`. One gather for each term of the longest sum:
     inside a loop, a scatter would make XLA copy what it scatters to."""
     dtype = accumulator(arena.dtype)
@@ -33,4 +34,5 @@ def chunk_sums(arena: Any, terms: Any, first: Any, count: Any) -> Any:
         rows = gather(arena, terms[jnp.minimum(first + k, len(terms) - 1)])
         return total + jnp.where((k < count).reshape(column), rows.astype(dtype), 0)
 
-    return lax.fori_loop(0, jnp.max(count), add, jnp.zeros(shape, dtype)).astype(arena.dtype)
+    nothing = _varying.cast(jnp.zeros(shape, dtype), _varying.axes_of((arena, terms)))
+    return lax.fori_loop(0, longest, add, nothing).astype(arena.dtype)

@@ -326,8 +326,9 @@ def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) 
     cell = _extreme_cell(reduction is primitives.reduce_max_p, tuple(aval.shape), np.dtype(aval.dtype))
     once = _value(op, cell.in_avals[1])
     once.source = ConstantRow(np.ones(aval.shape, np.float32))
-    # One term is compared with itself: its sum of shares is one, and it is of the same types as many terms.
-    level: list[tuple[Any, Any]] = [(term, once) for term in (terms if len(terms) > 1 else [*terms, *terms])]
+    level: list[tuple[Any, Any]] = [(term, once) for term in terms]
+    if len(level) == 1:  # with itself, so that the types do not depend on the number of terms
+        level *= 2
     while len(level) > 1:
         pairs = []
         for left, right in zip(level[::2], level[1::2], strict=False):

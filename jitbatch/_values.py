@@ -8,6 +8,7 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._canonical import Cell
+from jitbatch._errors import OutputError
 from jitbatch._sites import Site
 
 
@@ -145,6 +146,16 @@ def is_array(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUVMm" or jax.numpy.issubdtype(leaf.dtype, np.number)
     return isinstance(leaf, jax.Array | bool | int | float | complex)
+
+
+def check_result(result: Any, sample: str) -> None:
+    """Raise for what a function returned that is not an array or a number."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
+        if not is_array(leaf):
+            raise OutputError(
+                f"the batched function returned {leaf!r} of type {type(leaf).__name__} at "
+                f"result{jax.tree_util.keystr(path)} for {sample}. It must return arrays and numbers, in any pytree."
+            )
 
 
 def within(rows: range, index: int | range) -> int | range:

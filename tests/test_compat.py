@@ -133,3 +133,25 @@ def test_functions_that_name_each_other_have_a_key() -> None:
         return n != 0 and even(n - 1)
 
     assert _compat.callable_key(even, param_key) == _compat.callable_key(even, param_key)
+
+
+def test_modes_of_tracers() -> None:
+    seen: list[list[str]] = []
+
+    def fun(x: Any) -> Any:
+        seen.append(list(_compat.modes_of(x)))
+        return x * x
+
+    one = jnp.float32(1)
+    fun(one)
+    jax.grad(fun)(one)
+    jax.vjp(fun, one)
+    jax.jvp(fun, (one,), (one,))
+    jax.linearize(fun, one)
+    jax.jacfwd(jax.vmap(fun))(jnp.ones(2))
+    jax.hessian(fun)(one)
+    jax.grad(jax.jacfwd(fun))(one)
+    jax.jvp(jax.jit(fun), (one,), (one,))
+    forward, reverse = "forward", "reverse"
+    assert seen[:6] == [[], [reverse], [reverse], [forward], [forward], [forward]]
+    assert seen[6:] == [[reverse, forward], [forward, reverse], []]

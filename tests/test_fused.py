@@ -285,6 +285,47 @@ def test_checkpoint() -> None:
     assert_same(got, loop(TREE.fun, PARAMS, SMALL)[1], **GRADIENTS)
 
 
+FORWARD: dict[str, Callable[..., Any]] = {
+    "jvp": lambda f, p, t: jax.jvp(f, (p,), (t,)),
+    "jit of jvp": lambda f, p, t: jax.jit(lambda p, t: jax.jvp(f, (p,), (t,)))(p, t),
+    "jvp of vmap": lambda f, p, t: jax.jvp(jax.vmap(f), (stack([p, t]),), (stack([t, p]),)),
+    "vmap of jvp": lambda f, p, t: jax.vmap(lambda t: jax.jvp(f, (p,), (t,)))(stack([t, p])),
+    "linearize": lambda f, p, t: (lambda value, push: (value, push(t)))(*jax.linearize(f, p)),
+    "jacfwd": lambda f, p, t: jax.jacfwd(lambda bias: f({**p, "bias": bias}))(p["bias"]),
+    "jacfwd of jacfwd": lambda f, p, t: jax.jacfwd(jax.jacfwd(lambda out: f({**p, "out": out}).sum()))(p["out"]),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode(name: str) -> None:
+    plan = TREES.plan(PARAMS, SMALL)
+    tangent = tree_params(jax.random.key(1))
+    got = FORWARD[name](lambda p: TREES.batch(p, plan), PARAMS, tangent)
+    want = FORWARD[name](lambda p: stack([TREE.fun(p, sample) for sample in SMALL]), PARAMS, tangent)
+    assert_same(got, want, **GRADIENTS)
+
+
+def test_forward_mode_next_to_reverse_mode() -> None:
+    """Other parameters than those of reverse mode are differentiated in forward mode."""
+    plan = TREES.plan(PARAMS, SMALL)
+
+    def product(run: Callable[[Params], Any]) -> Any:
+        def gradient(out: Array) -> Any:
+            return jax.grad(lambda bias: projected(run({**PARAMS, "bias": bias, "out": out})) ** 2)(PARAMS["bias"])
+
+        return jax.jvp(gradient, (PARAMS["out"],), (jnp.ones_like(PARAMS["out"]),))
+
+    want = product(lambda p: stack([TREE.fun(p, sample) for sample in SMALL]))
+    assert_same(product(lambda p: TREES.batch(p, plan)), want, rtol=1e-3, atol=1e-4)
+
+
+def test_reverse_over_forward_mode_is_for_dispatch() -> None:
+    plan = TREES.plan(PARAMS, SMALL)
+    with pytest.raises(NotImplementedError, match="custom_lin") as raised:
+        jax.grad(lambda p: jax.jvp(lambda p: projected(TREES.batch(p, plan)), (p,), (p,))[1])(PARAMS)
+    assert any('use executor="dispatch"' in note for note in raised.value.__notes__)
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_export_for_accelerators(platform: str) -> None:
     plan = TREES.plan(PARAMS, SMALL)
@@ -351,6 +392,7 @@ def test_effects_are_dispatched(capsys: pytest.CaptureFixture[str]) -> None:
     batched = jitbatch(lambda w, xs: functools.reduce(lambda h, x: cell(w, h + x), xs, 0.0), executor="fused")
     plan = batched.plan(jnp.float32(2), [(1.0,), (2.0, 3.0)])
     assert plan.static.summary.executor == "dispatch"
+    assert repr(plan).endswith(" padding, dispatch: cells have effects)")
     np.testing.assert_allclose(batched.batch(jnp.float32(2), plan), [2.0, 14.0])
     jax.effects_barrier()
     assert capsys.readouterr().out.count("seen") == 3

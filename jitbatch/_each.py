@@ -1,0 +1,144 @@
+"""The loop executor: one jitted call a sample, for batches whose samples have nothing in common.
+
+The function is traced once for each structure of samples; nothing is recorded or analysed. A plan holds the leaves of
+the samples, and the programs that run on them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch import _compat, _varying
+from jitbatch._arguments import Arguments
+from jitbatch._build import ClosesOverTracer
+from jitbatch._context import Context, SharedArguments, Structure, call_watched
+from jitbatch._graph import Tables
+from jitbatch._items import Items, split_items
+from jitbatch._plan import Plan, PlanStatic, Summary, outputs_of
+from jitbatch._ragged import ragged_outputs
+from jitbatch._record import describe_function
+from jitbatch._values import check_result
+
+
+@dataclass(frozen=True, eq=False)
+class SampleProgram:
+    """What a sample of one structure computes.
+
+    Attributes:
+        run: from the leaves of the shared arguments and of a sample to the leaves of its result.
+        out_tree, out_classes: the tree of the result, and the value classes of its leaves.
+    """
+
+    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+    tables: Tables
+    out_tree: Any
+    out_classes: tuple[int, ...]
+
+    @cached_property
+    def items(self) -> Items:
+        return split_items(self.out_tree, self.out_classes)
+
+
+@dataclass(frozen=True)
+class EachProgram:
+    """A program for each sample."""
+
+    samples: tuple[SampleProgram, ...]
+
+    def describe(self, tables: Any) -> list[str]:
+        counts: dict[SampleProgram, int] = {}
+        for sample in self.samples:
+            counts[sample] = counts.get(sample, 0) + 1
+        return [f"  structure {number}: {count} samples" for number, count in enumerate(counts.values())]
+
+
+def sample_program(
+    context: Context, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments
+) -> SampleProgram:
+    """The program of a sample, traced if its structure is new."""
+    found = context.programs.get(structure.key)
+    return found or context.programs.put(structure.key, _trace(context, structure, index, shared, arguments))
+
+
+def _trace(
+    context: Context, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments
+) -> SampleProgram:
+    name = f"sample {index} of {describe_function(context.fun)}"
+
+    def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> Any:
+        objects = shared.rebuild(shared_leaves)
+        args, kwargs = arguments.rebuild(objects, structure.key[0].unflatten(leaves))
+        result = call_watched(context.fun, args, kwargs, objects, shared.split(shared_leaves), name)
+        check_result(result, name)
+        return result
+
+    jaxpr, result = jax.make_jaxpr(of_leaves, return_shape=True)(shared.leaves, structure.leaves)
+    if any(map(_compat.is_tracer, jaxpr.consts)) and not context.may_close_over_tracers:
+        raise ClosesOverTracer
+
+    def jitbatch_sample(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return _varying.run(jaxpr, [*shared_leaves, *leaves])
+
+    classes = tuple(context.tables.class_of(aval) for aval in jaxpr.out_avals)
+    return SampleProgram(jax.jit(jitbatch_sample), context.tables, jax.tree.structure(result), classes)
+
+
+def plan_each(
+    owner: Any, shared_key: Any, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]],
+    out: str,
+) -> Plan:  # fmt: skip
+    """A plan that runs one sample after the other."""
+    out_trees, out_classes = outputs_of(programs, context.tables, out, None)
+    count = len(programs)
+    out_rows, ragged = (), None
+    if out == "ragged":
+        size = len(out_classes[0])
+        number = sum(len(one.items.trees) for one in programs)
+        out_rows, ragged = ragged_outputs(programs, np.repeat(np.arange(number), size), size, 0)
+    static = PlanStatic(
+        tables=context.tables,
+        owner=owner,
+        shared_key=shared_key,
+        arenas=(),
+        program=EachProgram(tuple(programs)),
+        out=out,
+        out_trees=out_trees,
+        out_arenas=(),
+        summary=Summary(
+            executor="loop",
+            samples=count,
+            nodes=count,
+            distinct=count,
+            levels=1,
+            types=len(set(programs)),
+            steps=count,
+            rows=count,
+            padded_rows=count,
+        ),
+    )
+    return Plan(tuple(map(tuple, leaves)), (), out_rows, ragged, static)
+
+
+def run_each(plan: Plan, program: EachProgram, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs of a plan for the loop executor."""
+    static = plan.static
+    outputs = [one.run(shared_leaves, leaves) for one, leaves in zip(program.samples, plan.inputs, strict=True)]
+    if static.out == "stack":
+        return static.out_trees[0].unflatten(_stack(outputs))
+    if plan.ragged is not None:
+        size = static.out_trees[0].num_leaves
+        leaves = [leaf for one in outputs for leaf in one]
+        columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
+        taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]
+        return replace(plan.ragged, rows=static.out_trees[0].unflatten(taken))
+    return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
+
+
+@jax.jit
+def _stack(outputs: list[list[Any]]) -> list[Any]:
+    return [jnp.stack(column) for column in zip(*outputs, strict=True)]

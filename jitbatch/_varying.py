@@ -1,0 +1,126 @@
+"""Under `jax.shard_map`: values that vary over the axes of a mesh, and jaxprs that were recorded without any.
+
+JAX knows for each value over which axes of the mesh it differs from device to device, and wants the operands of an
+operation to agree. It casts them where a person calls `jnp`, but not where an equation is bound again, so recorded
+equations are evaluated here: all operands are cast, and sub-jaxprs are traced again for operands that are cast.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._compat import is_float
+
+Axes = frozenset[str]
+
+
+def axes_of(values: Any) -> Axes:
+    """The mesh axes over which any leaf of a pytree varies; none outside of `jax.shard_map`."""
+    return frozenset[str]().union(*(_compat.varying_axes(leaf) for leaf in jax.tree.leaves(values)))
+
+
+def cast(values: Any, axes: Axes) -> Any:
+    """The same pytree, varying over these axes. Its transpose is a sum over them."""
+
+    def leaf_cast(leaf: Any) -> Any:
+        missing = axes - _compat.varying_axes(leaf)
+        return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+
+    return jax.tree.map(leaf_cast, values) if axes else values
+
+
+def evaluate(equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a recorded equation."""
+    axes = axes_of(list(inputs))
+    if not axes:
+        return _compat.evaluate(equation, inputs)
+    inputs = cast(list(inputs), axes)
+    if equation.primitive in (_compat.custom_jvp_call_p, _compat.custom_vjp_call_p):
+        return cast(_with_own_derivative(equation, axes)(*inputs), axes)
+    params = {name: _retraced(value, axes) for name, value in equation.params.items()}
+    return cast(_compat.evaluate(equation.replace(params=params), inputs), axes)
+
+
+def run(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+    """The outputs of a recorded closed jaxpr."""
+    if not axes_of(list(operands)):
+        return list(_compat.jaxpr_as_fun(jaxpr)(*operands))
+    env = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, _compat.Literal) else env[atom]
+
+    for equation in jaxpr.jaxpr.eqns:
+        env.update(zip(equation.outvars, evaluate(equation, list(map(read, equation.invars))), strict=True))
+    return list(map(read, jaxpr.jaxpr.outvars))
+
+
+def _retraced(param: Any, axes: Axes) -> Any:
+    """A parameter of an equation, whose jaxprs take and return values that vary over these axes."""
+    if type(param) is tuple:
+        return tuple(_retraced(item, axes) for item in param)
+    if isinstance(param, _compat.Jaxpr):
+        return _retraced(_compat.ClosedJaxpr(param, ()), axes).jaxpr
+    if not isinstance(param, _compat.ClosedJaxpr):
+        return param
+    structs = [_compat.varying_struct(aval, axes) for aval in param.in_avals]
+    return jax.make_jaxpr(lambda *operands: cast(run(param, operands), axes))(*structs)
+
+
+def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
+    """What an equation with a derivative of its own computes. The derivative, a Python function inside JAX, is traced
+    for operands that do not vary, and evaluated like any other recorded jaxpr."""
+    avals = [atom.aval for atom in equation.invars]
+    flows = [is_float(aval) for aval in avals]
+    out_flows = [is_float(var.aval) for var in equation.outvars]
+
+    def floats(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
+        return [value for value, flow in zip(values, which, strict=True) if flow]
+
+    def primal(*inputs: Any) -> list[Any]:
+        return run(equation.params["call_jaxpr"], inputs)
+
+    def float_part(inputs: Sequence[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
+        def outputs(*given: Any) -> list[Any]:
+            remaining = iter(given)
+            operands = [next(remaining) if flow else value for value, flow in zip(inputs, flows, strict=True)]
+            return floats(_compat.evaluate(equation, operands), out_flows)
+
+        return outputs, floats(inputs, flows)
+
+    def push(inputs: Any, tangents: Any) -> list[Any]:
+        outputs, given = float_part(inputs)
+        return jax.jvp(outputs, given, tangents)[1]
+
+    def pull(inputs: Any, cotangents: Any) -> tuple[Any, ...]:
+        outputs, given = float_part(inputs)
+        return jax.vjp(outputs, *given)[1](cotangents)
+
+    def derivative(rule: Callable[..., Any], inputs: Any, others: Any, other_avals: Sequence[Any]) -> list[Any]:
+        structs = [[_compat.varying_struct(aval, frozenset()) for aval in a] for a in (avals, other_avals)]
+        return cast(run(jax.make_jaxpr(rule)(*structs), [*inputs, *others]), axes)
+
+    if equation.primitive is _compat.custom_jvp_call_p:
+        fun = jax.custom_jvp(primal)
+
+        @fun.defjvp
+        def _(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+            made = iter(derivative(push, primals, floats(tangents, flows), floats(avals, flows)))
+            values = primal(*primals)
+            none = [np.zeros(np.shape(value), jax.dtypes.float0) for value in values]
+            return values, [next(made) if flow else zero for flow, zero in zip(out_flows, none, strict=True)]
+
+        return fun
+    fun = jax.custom_vjp(primal)
+
+    def backward(inputs: Any, cotangents: Any) -> tuple[Any, ...]:
+        out_avals = [var.aval for var in equation.outvars]
+        made = iter(derivative(pull, inputs, floats(cotangents, out_flows), floats(out_avals, out_flows)))
+        return tuple(next(made) if flow else None for flow in flows)
+
+    fun.defvjp(lambda *inputs: (primal(*inputs), inputs), backward)
+    return fun
