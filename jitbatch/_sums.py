@@ -120,37 +120,16 @@ class _Gatherer:
                     if isinstance(source, Op) and id(source) in terms and _same_class(source.outputs[0], op.outputs[0])
                 ]
                 has_reader.update(id(source) for source in inner[id(op)])
+        above: dict[int, Op | None] = {}
+        accumulates = {id(op) for op in self.ops if id(op) in terms and len(terms[id(op)]) == 1}
         for op in self.ops:
             if id(op) in terms and id(op) not in has_reader:
-                self._gather_chain(op, terms, inner)
-
-    def _gather_chain(self, last: Op, terms: dict[int, list[Any]], inner: dict[int, list[Op]]) -> None:
-        """The additions that accumulate towards `last` become sums."""
-        # The place of each addition, and the nearest one above it on its path that has the same place: the path
-        # between the two accumulates.
-        above: dict[int, Op | None] = {id(last): None}
-        order = [last]
-        for op in order:
-            for source in inner[id(op)]:
-                above[id(source)] = op
-                order.append(source)
-        accumulates = {id(op) for op in order if len(terms[id(op)]) == 1}
-        nearest: dict[int, dict[Any, Op]] = {}
-        for op in order:
-            upper = above[id(op)]
-            seen = dict(nearest[id(upper)]) if upper is not None else {}
-            place = _place(op)
-            if place in seen:
-                step: Op | None = op
-                while step is not None:
-                    accumulates.add(id(step))
-                    if step is seen[place]:
-                        break
-                    step = above[id(step)]
-            seen[place] = op
-            nearest[id(op)] = seen
-        for op in order:
-            upper = above[id(op)]
+                accumulates |= _accumulating(op, inner, above)
+        # What a place in the code means is not to depend on where in a sample it is met.
+        places = {_place(op) for op in self.ops if id(op) in accumulates}
+        accumulates |= {id(op) for op in self.ops if id(op) in above and _place(op) in places}
+        for op in self.ops:
+            upper = above.get(id(op))
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
                 flat, absorbed = self._flat_terms(op, terms, accumulates)
                 if self.wanted(flat):
@@ -248,8 +227,35 @@ def _equations(op: Op) -> Sequence[Any]:
     return (_compat.make_equation(inputs, outputs, op.primitive, op.params, op.effects),)
 
 
+def _accumulating(last: Op, inner: dict[int, list[Op]], above: dict[int, Op | None]) -> set[int]:
+    """The additions that accumulate on the paths that lead to `last`; `above` is told which addition reads each."""
+    above[id(last)] = None
+    order = [last]
+    for op in order:
+        for source in inner[id(op)]:
+            above[id(source)] = op
+            order.append(source)
+    # The nearest addition above that has the same place: what lies between the two accumulates.
+    found: set[int] = set()
+    nearest: dict[int, dict[Any, Op]] = {}
+    for op in order:
+        upper = above[id(op)]
+        seen = dict(nearest[id(upper)]) if upper is not None else {}
+        place = _place(op)
+        if place in seen:
+            step: Op | None = op
+            while step is not None:
+                found.add(id(step))
+                if step is seen[place]:
+                    break
+                step = above[id(step)]
+        seen[place] = op
+        nearest[id(op)] = seen
+    return found
+
+
 def _is_addition(op: Op) -> bool:
-    """Whether an operation adds its two inputs, after conversions at most."""
+    """Whether an operation adds its two inputs, after one conversion of each at most."""
     if op.primitive is primitives.add_p:
         return True
     equations = _equations(op)
@@ -258,12 +264,9 @@ def _is_addition(op: Op) -> bool:
     if any(eqn.primitive is not primitives.convert_element_type_p for eqn in equations[:-1]):
         return False
     jaxpr = op.params["jaxpr"].jaxpr
-    given = dict(zip(jaxpr.invars, jaxpr.invars, strict=True))
-    for equation in equations[:-1]:
-        if _is_var(equation.invars[0]):
-            given[equation.outvars[0]] = given[equation.invars[0]]
-    added = [given.get(atom) if _is_var(atom) else None for atom in equations[-1].invars]
-    return jaxpr.outvars == equations[-1].outvars and set(added) == set(jaxpr.invars)
+    converted = {eqn.outvars[0]: eqn.invars[0] for eqn in equations[:-1]}
+    added = {converted.get(atom, atom) for atom in equations[-1].invars if _is_var(atom)}
+    return jaxpr.outvars == equations[-1].outvars and added == set(jaxpr.invars)
 
 
 def _same_class(one: Any, other: Any) -> bool:
@@ -400,7 +403,8 @@ def _mark_turns(total: Op, last: Op) -> None:
             pending += op.inputs
         depths.append(0 if depth is None else depth)
     for key, op in reached.items():
-        if len(total.inputs) == 1 and op.site is not None and loop_depth(op.site) < depths[0]:
+        in_common = op.site is not None and op.site is not last.site and loop_depth(op.site) < depths[0]
+        if len(total.inputs) == 1 and in_common:
             continue
         if key not in common:
             op.turn = (id(total), owner[key])
