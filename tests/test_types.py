@@ -231,3 +231,15 @@ def test_nodes_whose_outputs_are_read_differently_are_one_type() -> None:
     assert len({step.kind for step in plan.static.program.steps if step.kind.cell.name == "cell"}) == 1
     for executor in ("fused", "dispatch"):
         assert_same(jitbatch(fun, executor=executor).batch(W, samples), stack([fun(W, s) for s in samples]))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 0), (1, 0, 1)])
+def test_a_shared_operand_is_a_row_where_any_call_has_a_row(order: tuple[int, ...]) -> None:
+    def fun(p: Any, sample: Any) -> Any:
+        token, x = sample
+        return [cell(p, token, (p["h0"], x)[which])[0] for which in order]
+
+    samples = [(np.int32(token), np.float32([token, 1])) for token in (3, 5)]
+    batched = jitbatch(fun, executor="dispatch")
+    assert len(batched.plan(W, samples).static.program.steps) == 1
+    assert_same(batched.batch(W, samples), stack([fun(W, s) for s in samples]))
