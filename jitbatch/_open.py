@@ -17,7 +17,7 @@ from jitbatch._canonical import Cell, intern_cell
 from jitbatch._fold import fold
 from jitbatch._group import group_operations
 from jitbatch._sums import gather_sums
-from jitbatch._values import Op, Value
+from jitbatch._values import Op, Value, within_body
 
 
 class Element(NamedTuple):
@@ -91,7 +91,7 @@ def open_body(
                 return True
         return False
 
-    ops = gather_sums(body, results, covers_a_list)
+    ops = gather_sums(body, results, covers_a_list, elements)
     if all(op.cell is None for op in ops):
         return None
     return _regroup(ops, results, elements, shared, name, where)
@@ -104,13 +104,6 @@ def _dependencies(body: Sequence[Op], given: Mapping[int, frozenset[Any]]) -> di
         needed = frozenset().union(*(needs.get(id(value), frozenset()) for value in op.inputs))
         needs.update((id(value), needed) for value in op.outputs)
     return needs
-
-
-def within_body(value: Any, arguments: Mapping[int, Any]) -> Any:
-    """What an alias stands for inside a body: arguments are aliases of what they are outside."""
-    while type(value) is Value and type(value.source) is Value and id(value) not in arguments:
-        value = value.source
-    return value
 
 
 def _regroup(
@@ -151,6 +144,8 @@ def _regroup(
         if group[0].cell is not None:
             opened.append((group[0].cell, group[0].inputs, group[0].outputs))
         elif outputs or any(op.effects for op in group):
-            jaxpr, operands = fold(group, [], outputs, name, resolve=resolve, keep_dead_code=True)
+            read = (resolve(value) for op in group for value in op.inputs)
+            parameters = list({id(value): value for value in read if id(value) in arguments}.values())
+            jaxpr, operands = fold(group, parameters, outputs, name, resolve=resolve, keep_dead_code=True)
             opened.append((intern_cell(jaxpr, name, where), operands, outputs))
     return opened

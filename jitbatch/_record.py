@@ -18,10 +18,10 @@ from jitbatch._canonical import Cell, SumCell, intern_cell
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
 from jitbatch._fold import fold
 from jitbatch._graph import Tables
-from jitbatch._open import Element, list_elements, open_body, within_body
+from jitbatch._open import Element, list_elements, open_body
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, plain_aval, root, within
+from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, plain_aval, root, within, within_body
 
 
 class Argument(NamedTuple):

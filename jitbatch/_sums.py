@@ -10,7 +10,7 @@ with zero, as Python's `sum` does. A path goes only through results with one rea
 on the way is left as it is, since its terms would be added again for every reader.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,36 +23,43 @@ from jax.extend.core import primitives
 from jitbatch import _compat
 from jitbatch._canonical import Cell, intern_cell, sum_cell
 from jitbatch._sites import Site, is_call, loop_depth
-from jitbatch._values import ConstantRow, Op, Value, root
+from jitbatch._values import ConstantRow, Op, Value, root, within_body
 
 
 def gather_sums(
-    ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool] = lambda terms: True
-) -> list[Op]:
+    ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool] = lambda terms: True,
+    arguments: Container[int] = (),
+) -> list[Op]:  # fmt: skip
     """The operations with sums, maxima and minima over any number of terms in place of what they were written as.
 
     Args:
         ops: in the order of execution.
         results: values that are read later.
         wanted: which terms are to be gathered.
+        arguments: the `id`s of values that can be anything, whatever they are aliases of: the arguments of a function
+            that is called with others as well.
     """
-    return _Gatherer(ops, results, wanted).run()
+    return _Gatherer(ops, results, wanted, arguments).run()
 
 
 class _Gatherer:
-    def __init__(self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool]):
+    def __init__(
+        self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool],
+        arguments: Container[int],
+    ):  # fmt: skip
         self.ops = ops
         self.wanted = wanted
+        self.arguments = arguments
         self.uses: dict[int, int] = {}
         for value in (*(value for op in ops for value in op.inputs), *results):
-            key = id(root(value))
+            key = id(self._origin(value))
             self.uses[key] = self.uses.get(key, 0) + 1
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
         self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
 
     def run(self) -> list[Op]:
-        terms = {id(op): pair for op in self.ops if (pair := _addends(op)) is not None}
+        terms = {id(op): pair for op in self.ops if (pair := self._addends(op)) is not None}
         reduced = {id(op) for op in self.ops if self._gather_stack(op)}
         if not terms and not reduced:
             return list(self.ops)
@@ -69,51 +76,60 @@ class _Gatherer:
             _mark_turns(total, last)
         return result
 
+    def _origin(self, value: Any) -> Any:
+        """What an alias stands for."""
+        value = within_body(value, self.arguments)
+        return value if id(value) in self.arguments else root(value)
+
     # Chains of additions
+
+    def _addends(self, op: Op) -> list[Any] | None:
+        """What an addition adds: two values of one shape and dtype, or one where the other is zero."""
+        if not _is_addition(op):
+            return None
+        same = [_same_class(value, op.outputs[0]) for value in op.inputs]
+        for position, value in enumerate(op.inputs):
+            if same[1 - position] and self._starts_from_zero(op, value):
+                return [op.inputs[1 - position]]
+        return list(op.inputs) if all(same) else None
+
+    def _starts_from_zero(self, op: Op, value: Any) -> bool:
+        """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
+        `jnp.zeros` that is given to `sum` or was made outside of the loop that adds to it."""
+        assert op.site is not None
+        value, outside = self._origin(value), 0
+        while type(value) is Value and isinstance(value.source, Op):
+            made_by = value.source
+            if made_by.primitive not in (primitives.broadcast_in_dim_p, primitives.convert_element_type_p):
+                return False
+            outside = max(outside, 0 if made_by.site is None else loop_depth(made_by.site))
+            value = self._origin(made_by.inputs[0])
+        if not is_call(op.site) and loop_depth(op.site) <= outside:
+            return False
+        return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
 
     def _gather_chains(self, terms: dict[int, list[Any]]) -> None:
         inner: dict[int, list[Op]] = {}  # the additions that an addition reads and nothing else does
         has_reader: set[int] = set()
         for op in self.ops:
             if id(op) in terms:
-                made_by = [root(value).source for value in terms[id(op)] if self._is_private(value)]
+                made_by = [self._origin(value).source for value in terms[id(op)] if self._is_private(value)]
                 inner[id(op)] = [
                     source
                     for source in made_by
                     if isinstance(source, Op) and id(source) in terms and _same_class(source.outputs[0], op.outputs[0])
                 ]
                 has_reader.update(id(source) for source in inner[id(op)])
+        above: dict[int, Op | None] = {}
+        accumulates = {id(op) for op in self.ops if id(op) in terms and len(terms[id(op)]) == 1}
         for op in self.ops:
             if id(op) in terms and id(op) not in has_reader:
-                self._gather_chain(op, terms, inner)
-
-    def _gather_chain(self, last: Op, terms: dict[int, list[Any]], inner: dict[int, list[Op]]) -> None:
-        """The additions that accumulate towards `last` become sums."""
-        # The place of each addition, and the nearest one above it on its path that has the same place: the path
-        # between the two accumulates.
-        above: dict[int, Op | None] = {id(last): None}
-        order = [last]
-        for op in order:
-            for source in inner[id(op)]:
-                above[id(source)] = op
-                order.append(source)
-        accumulates = {id(op) for op in order if len(terms[id(op)]) == 1}
-        nearest: dict[int, dict[Any, Op]] = {}
-        for op in order:
-            upper = above[id(op)]
-            seen = dict(nearest[id(upper)]) if upper is not None else {}
-            place = _place(op)
-            if place in seen:
-                step: Op | None = op
-                while step is not None:
-                    accumulates.add(id(step))
-                    if step is seen[place]:
-                        break
-                    step = above[id(step)]
-            seen[place] = op
-            nearest[id(op)] = seen
-        for op in order:
-            upper = above[id(op)]
+                accumulates |= _accumulating(op, inner, above)
+        # What a place in the code means is not to depend on where in a sample it is met.
+        places = {_place(op) for op in self.ops if id(op) in accumulates}
+        accumulates |= {id(op) for op in self.ops if id(op) in above and _place(op) in places}
+        for op in self.ops:
+            upper = above.get(id(op))
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
                 flat, absorbed = self._flat_terms(op, terms, accumulates)
                 if self.wanted(flat):
@@ -127,7 +143,7 @@ class _Gatherer:
         pending = list(reversed(terms[id(last)]))
         while pending:
             value = pending.pop()
-            source = root(value).source if self._is_private(value) else None
+            source = self._origin(value).source if self._is_private(value) else None
             if isinstance(source, Op) and id(source) in accumulates and _same_class(value, last.outputs[0]):
                 absorbed.add(id(source))
                 pending += reversed(terms[id(source)])
@@ -136,7 +152,7 @@ class _Gatherer:
         return flat, absorbed
 
     def _is_private(self, value: Any) -> bool:
-        origin = root(value)
+        origin = self._origin(value)
         return type(origin) is Value and self.uses.get(id(origin)) == 1
 
     def _replace(self, op: Op, terms: list[Any]) -> None:
@@ -148,29 +164,32 @@ class _Gatherer:
 
     def _gather_stack(self, op: Op) -> bool:
         """Whether an operation reduced a stack of values that nothing else reads, and was replaced."""
-        if not op.inputs or type(op.inputs[0]) is not Value:
+        if len(op.inputs) != 1 or len(op.outputs) != 1 or type(op.inputs[0]) is not Value:
             return False
-        stacked = root(op.inputs[0])
+        stacked = self._origin(op.inputs[0])
         stack = stacked.source if type(stacked) is Value else None
         if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p or self.uses[id(stacked)] != 1:
             return False
         equations = _equations(op)
         widened = len(equations) > 1 and equations[0].primitive is primitives.convert_element_type_p
         reduction = equations[widened] if len(equations) > widened else None
-        if reduction is None or reduction.primitive not in _REDUCTIONS or len(op.inputs) != 1:
+        if reduction is None or reduction.primitive not in _REDUCTIONS:
             return False
         if tuple(reduction.params["axes"]) != (stack.params["axis"],):
             return False
-        reads = {op_input for eqn in equations[widened + 1 :] for op_input in eqn.invars if _is_var(op_input)}
-        if not reads <= {v for eqn in equations[widened:] for v in eqn.outvars}:
+        result = op.params["jaxpr"].jaxpr.outvars[0] if op.primitive is _compat.jit_p else equations[-1].outvars[0]
+        reads = {atom for eqn in equations[widened + 1 :] for atom in (*eqn.invars, result) if _is_var(atom)}
+        if not _is_var(result) or not reads <= {v for eqn in equations[widened:] for v in eqn.outvars}:
             return False
         terms = list(stack.inputs)
         if not self.wanted(terms):
             return False
         made: list[Op] = []
-        aval = jax.typeof(terms[0])
+        if widened:  # short integers, bools and short floats are summed in a type that has room for the sum
+            made += [_step(equations[0], [term], op, jax.typeof(term).shape) for term in terms]
+            terms = [step.outputs[0] for step in made]
         if reduction.primitive is primitives.reduce_sum_p:
-            total = _sum(terms, op, _value(op, aval))
+            total = _sum(terms, op, _value(op, jax.typeof(terms[0])))
             made.append(total)
             self.sums.append((total, op))
             reduced = total.outputs[0]
@@ -178,34 +197,16 @@ class _Gatherer:
             reduced = _reduce_pairs(terms, reduction.primitive, op, made)
             if reduced is None:
                 return False
-        self._append_rest(op, equations, widened, reduced, len(terms), made)
+        # What follows the reduction in the same operation: the division of a mean, whose divisor is an operand.
+        env: dict[Any, Any] = {reduction.outvars[0]: reduced}
+        for equation in equations[widened + 1 :]:
+            step = _step(equation, [_operand(atom, env, op, equation, len(terms)) for atom in equation.invars], op)
+            env.update(zip(equation.outvars, step.outputs, strict=True))
+            made.append(step)
+        op.outputs[0].source = env[result]  # an alias of the last
         self.dropped.add(id(stack))
         self.replaced[id(op)] = made
         return True
-
-    def _append_rest(
-        self, op: Op, equations: Sequence[Any], widened: bool, reduced: Value, terms: int, made: list[Op]
-    ) -> None:
-        """What follows the reduction in the same operation: the division of a mean, whose divisor is an operand."""
-        rest = list(equations[widened + 1 :])
-        env: dict[Any, Any] = {equations[widened].outvars[0]: reduced}
-        if widened:
-            wide = Op([reduced], op.scope, op.site)
-            wide.primitive, wide.params = equations[0].primitive, equations[0].params
-            wide.outputs = [_value(op, equations[widened].outvars[0].aval)]
-            wide.outputs[0].source = wide
-            made.append(wide)
-            env[equations[widened].outvars[0]] = wide.outputs[0]
-        for equation in rest:
-            step = Op([_operand(atom, env, op, equation, terms) for atom in equation.invars], op.scope, op.site)
-            step.primitive, step.params, step.effects = equation.primitive, equation.params, equation.effects
-            step.outputs = [_value(op, var.aval) for var in equation.outvars]
-            for value in step.outputs:
-                value.source = step
-            env.update(zip(equation.outvars, step.outputs, strict=True))
-            made.append(step)
-        out_var = op.params["jaxpr"].jaxpr.outvars[0] if op.primitive is _compat.jit_p else equations[-1].outvars[0]
-        op.outputs[0].source = env[out_var]  # an alias of the last
 
 
 _REDUCTIONS = (primitives.reduce_sum_p, primitives.reduce_max_p, primitives.reduce_min_p)
@@ -226,45 +227,51 @@ def _equations(op: Op) -> Sequence[Any]:
     return (_compat.make_equation(inputs, outputs, op.primitive, op.params, op.effects),)
 
 
-def _addends(op: Op) -> list[Any] | None:
-    """What an addition adds: two values of one shape and dtype, or one where the other is zero."""
+def _accumulating(last: Op, inner: dict[int, list[Op]], above: dict[int, Op | None]) -> set[int]:
+    """The additions that accumulate on the paths that lead to `last`; `above` is told which addition reads each."""
+    above[id(last)] = None
+    order = [last]
+    for op in order:
+        for source in inner[id(op)]:
+            above[id(source)] = op
+            order.append(source)
+    # The nearest addition above that has the same place: what lies between the two accumulates.
+    found: set[int] = set()
+    nearest: dict[int, dict[Any, Op]] = {}
+    for op in order:
+        upper = above[id(op)]
+        seen = dict(nearest[id(upper)]) if upper is not None else {}
+        place = _place(op)
+        if place in seen:
+            step: Op | None = op
+            while step is not None:
+                found.add(id(step))
+                if step is seen[place]:
+                    break
+                step = above[id(step)]
+        seen[place] = op
+        nearest[id(op)] = seen
+    return found
+
+
+def _is_addition(op: Op) -> bool:
+    """Whether an operation adds its two inputs, after one conversion of each at most."""
     if op.primitive is primitives.add_p:
-        pass
-    elif op.primitive is _compat.jit_p and op.params["inline"]:
-        equations = op.params["jaxpr"].jaxpr.eqns
-        others = [eqn.primitive for eqn in equations if eqn.primitive is not primitives.convert_element_type_p]
-        if others != [primitives.add_p]:
-            return None
-    else:
-        return None
-    if len(op.inputs) != 2:
-        return None
-    same = [_same_class(value, op.outputs[0]) for value in op.inputs]
-    for position, value in enumerate(op.inputs):
-        if same[1 - position] and _starts_from_zero(op, value):
-            return [op.inputs[1 - position]]
-    return list(op.inputs) if all(same) else None
+        return True
+    equations = _equations(op)
+    if len(op.inputs) != 2 or not equations or equations[-1].primitive is not primitives.add_p:
+        return False
+    if any(eqn.primitive is not primitives.convert_element_type_p for eqn in equations[:-1]):
+        return False
+    jaxpr = op.params["jaxpr"].jaxpr
+    converted = {eqn.outvars[0]: eqn.invars[0] for eqn in equations[:-1]}
+    added = {converted.get(atom, atom) for atom in equations[-1].invars if _is_var(atom)}
+    return jaxpr.outvars == equations[-1].outvars and added == set(jaxpr.invars)
 
 
 def _same_class(one: Any, other: Any) -> bool:
     a, b = jax.typeof(one), jax.typeof(other)
     return a.shape == b.shape and a.dtype == b.dtype and a.dtype != bool
-
-
-def _starts_from_zero(op: Op, value: Any) -> bool:
-    """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
-    `jnp.zeros` that is given to `sum` or was made outside of the loop that adds to it."""
-    assert op.site is not None
-    value, outside = root(value), 0
-    while type(value) is Value and isinstance(value.source, Op):
-        made_by = value.source
-        if made_by.primitive not in (primitives.broadcast_in_dim_p, primitives.convert_element_type_p):
-            return False
-        outside = max(outside, 0 if made_by.site is None else loop_depth(made_by.site))
-        value = root(made_by.inputs[0])
-    if not is_call(op.site) and loop_depth(op.site) <= outside:
-        return False
-    return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
 
 
 def _place(op: Op) -> Any:
@@ -276,6 +283,19 @@ def _place(op: Op) -> Any:
 
 def _value(op: Op, aval: Any) -> Value:
     return op.outputs[0]._trace.value(aval, None)
+
+
+def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] | None = None) -> Op:
+    """An equation of what `op` does as an operation, of another shape if one is given."""
+    step = Op(inputs, op.scope, op.site)
+    step.primitive, step.params, step.effects = equation.primitive, equation.params, equation.effects
+    avals = [var.aval for var in equation.outvars]
+    if shape is not None:
+        avals = [_compat.make_aval(shape, aval.dtype, aval.weak_type) for aval in avals]
+    step.outputs = [_value(op, aval) for aval in avals]
+    for value in step.outputs:
+        value.source = step
+    return step
 
 
 def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) -> Any:
@@ -323,29 +343,30 @@ def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) 
             made.append(pair)
             pairs.append((pair.outputs[0], pair.outputs[1]))
         level = [*pairs, *level[2 * len(pairs) :]]
-    only = level[0][0]
-    return only if type(only) is Value else None
+    return level[0][0]
 
 
 @lru_cache(maxsize=256)
 def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
     pick = lax.max if largest else lax.min
 
-    @jax.custom_jvp
     def extreme(a: Any, times_a: Any, b: Any, times_b: Any) -> tuple[Any, Any]:
         value = pick(a, b)
         return value, jnp.where(a == value, times_a, 0) + jnp.where(b == value, times_b, 0)
 
-    @extreme.defjvp
+    differentiable = jax.custom_jvp(extreme)
+
+    @differentiable.defjvp
     def extreme_jvp(primals: Any, tangents: Any) -> Any:
         a, times_a, b, times_b = primals
-        value, times = extreme(*primals)
+        value, times = differentiable(*primals)
         share_a = (jnp.where(a == value, times_a, 0) / times).astype(dtype)
         share_b = (jnp.where(b == value, times_b, 0) / times).astype(dtype)
         return (value, times), (share_a * tangents[0] + share_b * tangents[2], jnp.zeros_like(times))
 
     value, times = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, np.float32)
-    closed = jax.make_jaxpr(extreme)(value, times, value, times)
+    is_float = jnp.issubdtype(dtype, np.inexact)
+    closed = jax.make_jaxpr(differentiable if is_float else extreme)(value, times, value, times)
     return intern_cell(closed, "maximum" if largest else "minimum", "")
 
 
@@ -373,7 +394,8 @@ def _mark_turns(total: Op, last: Op) -> None:
                 continue
             if _activation(op.site) is not activation or owner.get(id(op)) == number or id(op) in common:
                 continue
-            depth = loop_depth(op.site) if depth is None else depth
+            if depth is None and op.site is not last.site:  # not a conversion that is part of the reduction
+                depth = loop_depth(op.site)
             if id(op) in owner:
                 common.add(id(op))
             owner[id(op)] = number
@@ -381,7 +403,8 @@ def _mark_turns(total: Op, last: Op) -> None:
             pending += op.inputs
         depths.append(0 if depth is None else depth)
     for key, op in reached.items():
-        if len(total.inputs) == 1 and op.site is not None and loop_depth(op.site) < depths[0]:
+        in_common = op.site is not None and op.site is not last.site and loop_depth(op.site) < depths[0]
+        if len(total.inputs) == 1 and in_common:
             continue
         if key not in common:
             op.turn = (id(total), owner[key])

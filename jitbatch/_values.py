@@ -1,6 +1,6 @@
 """What a recording is made of: values and the operations that make them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -169,6 +169,13 @@ def within(rows: range, index: int | range) -> int | range:
 def root(value: Any) -> Any:
     """What an alias stands for."""
     while type(value) is Value and not isinstance(value.source, Op | InputSource | ConstantRow):
+        value = value.source
+    return value
+
+
+def within_body(value: Any, arguments: Container[int]) -> Any:
+    """What an alias stands for inside a body: arguments, given by `id`, are aliases of what they are outside."""
+    while type(value) is Value and type(value.source) is Value and id(value) not in arguments:
         value = value.source
     return value
 

@@ -542,6 +542,189 @@ def child_sum_edges(params: Params, tree: Tree) -> Array:
     return visit(tree).h
 
 
+def arity_trees(rng: np.random.Generator, n: int) -> list[Tree]:
+    """Pairs of an input vector and a list of children, with arities 0 to 3."""
+    shapes: list[Any] = [[[], [[]]], [[], [], [[], []]], [], [[]]]
+
+    def node(shape: Any) -> Tree:
+        return normal(rng, HIDDEN), [node(child) for child in shape]
+
+    return [node(shapes[i % len(shapes)]) for i in range(n)]
+
+
+pool_params = weights(w=(HIDDEN, HIDDEN), u=(HIDDEN, HIDDEN), b=(HIDDEN,))
+
+
+@workload(pool_params, arity_trees, float_inputs=True, size=3)
+@jitbatch
+def child_sum_bare(params: Params, tree: Tree) -> Array:
+    """A child-sum Tree-LSTM in bare jnp, with a forget gate for each child and a learned start."""
+
+    def visit(node: Tree) -> State:
+        x, children = node
+        states = [visit(child) for child in children]
+        gates = x @ params["w"]
+        carried = sum(jax.nn.sigmoid(gates + state.h @ params["u"]) * state.c for state in states)
+        c = jnp.sin(gates + sum([state.h for state in states], params["b"]) @ params["u"]) + carried
+        return State(jnp.tanh(c), c)
+
+    return visit(tree).h
+
+
+@jitbatch
+def gated_list(params: Params, x: Array, children: list[State]) -> State:
+    carried = sum([jax.nn.sigmoid(x + child.h @ params["u"]) * child.c for child in children], jnp.zeros(HIDDEN))
+    c = jnp.sin(x @ params["w"]) + carried
+    return State(jnp.tanh(c), c)
+
+
+@jitbatch
+def gated_arguments(params: Params, x: Array, *children: State) -> State:
+    c = jnp.sin(x @ params["w"])
+    for child in children:
+        c = c + jax.nn.sigmoid(x + child.h @ params["u"]) * child.c
+    return State(jnp.tanh(c), c)
+
+
+@jitbatch
+def gated_lists(params: Params, x: Array, children: dict[str, list[Array]]) -> State:
+    """Calls another decorated function that reduces the list."""
+    states = [State(h, c) for h, c in zip(children["h"], children["c"], strict=True)]
+    h, c = gated_list(params, x, states)
+    return State(h + sum(children["h"], params["b"]), c)
+
+
+@workload(pool_params, arity_trees, float_inputs=True, size=3)
+@jitbatch
+def children_in_arguments(params: Params, tree: Tree) -> Array:
+    """Decorated cells that take their children as a list, as further arguments and as a dict of lists."""
+
+    def visit(node: Tree, depth: int) -> State:
+        x, children = node
+        states = [visit(child, depth + 1) for child in children]
+        if depth % 3 == 0:
+            return gated_list(params, x, states)
+        if depth % 3 == 1:
+            return gated_arguments(params, x, *states)
+        return gated_lists(params, x, {"h": [state.h for state in states], "c": [state.c for state in states]})
+
+    return visit(tree, 0).h
+
+
+@workload(pool_params, arity_trees, float_inputs=True, size=3)
+@jitbatch
+def pooled_children(params: Params, tree: Tree) -> Array:
+    """Mean, max and min of any number of children, some of them equal."""
+    x, children = tree
+    states = [params["b"], *(pooled_children(params, child) for child in children)]
+    mean = jnp.stack(states).mean(0)
+    largest, smallest = jnp.stack([*states, *states[-1:]]).max(0), jnp.min(jnp.stack(states, axis=1), axis=1)
+    return jnp.tanh(x + mean @ params["w"] + largest * smallest)
+
+
+@workload(pool_params, arity_trees, float_inputs=True, size=3)
+@jitbatch
+def losses_through_recursion(params: Params, tree: Tree) -> tuple[Array, Array]:
+    """A loss and a count of every node, summed up on the way back."""
+
+    def visit(node: Tree) -> tuple[Array, Any, Any]:
+        x, children = node
+        below = [visit(child) for child in children]
+        h = jnp.tanh(x @ params["w"] + sum(state for state, *_ in below))
+        loss, count = (h * params["b"]).sum(), jnp.int32(1)
+        for _, child_loss, child_count in below:
+            loss = loss + child_loss
+            count = count + child_count
+        return h, loss, count
+
+    return visit(tree)[1:]
+
+
+@jitbatch
+def message(params: Params, sender: Array, receiver: Array) -> Array:
+    return jax.nn.sigmoid(sender @ params["w"] + receiver) * sender
+
+
+@workload(
+    pool_params,
+    lambda rng, n: [{"x": normal(rng, 3 + i, HIDDEN), "skip": Static(i + 1)} for i in range(n)],
+    float_inputs=True,
+    size=3,
+)
+@jitbatch
+def message_passing(params: Params, graph: Params) -> Array:
+    """Every node reads all earlier nodes but some: most are read many times."""
+    states: list[Array] = []
+    for i, x in enumerate(graph["x"]):
+        senders = [h for j, h in enumerate(states) if (i - j) % (graph["skip"].value + 1)]
+        states.append(jnp.tanh(x + sum(message(params, h, x) for h in senders)))
+    return jnp.stack(states).mean(0) + params["b"]
+
+
+@workload(pool_params, lambda rng, n: [normal(rng, 1 + 2 * i, HIDDEN) for i in range(n)], float_inputs=True, size=3)
+@jitbatch
+def running_totals(params: Params, xs: Array) -> dict[str, Array]:
+    """Totals that are read on the way, sums of these, and the same values added twice."""
+    total, seen = jnp.zeros(HIDDEN), []
+    for x in xs:
+        total = total + x @ params["w"]
+        seen.append(jnp.tanh(total))
+    nested = sum(sum(jnp.sin(x * y) for y in seen) for x in xs)
+    return {
+        "total": total,
+        "seen": sum(seen) + sum(seen[::-1]),
+        "nested": nested,
+        "shared": sum([params["b"]] * len(xs)),
+    }
+
+
+@workload(
+    pool_params,
+    lambda rng, n: [normal(rng, 1 + 2 * i, HIDDEN) for i in range(n)],
+    float_inputs=True,
+    low_precision=True,
+    size=3,
+)
+@jitbatch
+def sums_of_every_dtype(params: Params, xs: Array) -> dict[str, Any]:
+    """Integers, bools, short floats and scalars, by themselves and mixed."""
+    short = [(x @ params["w"]).astype(jnp.bfloat16) for x in xs]
+    return {
+        "int": sum((3 * x).astype(jnp.int32) for x in xs),
+        "int8": jnp.stack([(30 * x).astype(jnp.int8) for x in xs]).sum(0),
+        "bool": jnp.stack([x > 0 for x in xs]).sum(0),
+        "or": functools.reduce(operator.add, [x > 1 for x in xs]),
+        "largest": jnp.stack([(3 * x).astype(jnp.int32) for x in xs]).max(0),
+        "bfloat16": sum(short),
+        "mean": jnp.stack(short).mean(0),
+        "mixed": sum([*short, xs[0]]),
+        "scalars": sum(x @ params["b"] for x in xs),
+        "numbers": sum([0.5] * len(xs)) * params["b"],
+    }
+
+
+tagger_params = weights(embed=(VOCAB, HIDDEN), x=(HIDDEN, 4 * HIDDEN), h=(HIDDEN, 4 * HIDDEN), out=(HIDDEN, CLASSES))
+
+
+@jitbatch
+def tagger_cell(params: Params, word: Any, state: State) -> tuple[State, Array]:
+    i, o, f, u = jnp.split(params["embed"][word] @ params["x"] + state.h @ params["h"], 4)
+    c = jax.nn.sigmoid(f) * state.c + jax.nn.sigmoid(i) * jnp.tanh(u)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return State(h, c), jax.nn.log_softmax(h @ params["out"])
+
+
+@workload(tagger_params, token_sequences)
+@jitbatch
+def tagger(params: Params, words: Array) -> tuple[Array, Array]:
+    """An LSTM whose input projection needs no state, and whose readout nothing waits for."""
+    state, scores = State(jnp.zeros(HIDDEN), jnp.zeros(HIDDEN)), []
+    for word in words:
+        state, score = tagger_cell(params, word, state)
+        scores.append(score)
+    return state.h, jnp.stack(scores).mean(0)
+
+
 def random_dags(rng: np.random.Generator, n: int) -> list[Params]:
     """Nodes in topological order with the indices of up to two predecessors, and the same one twice."""
 
