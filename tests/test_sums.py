@@ -161,7 +161,7 @@ def test_the_types_do_not_depend_on_the_number_of_terms(fun: Any, granularity: A
     kinds = [kinds_of(fun, vectors(n), granularity=granularity) for n in (1, 2, 3, 7)]
     assert kinds[0] == kinds[1] == kinds[2] == kinds[3]
     samples = [vectors(n) for n in (1, 2, 7)]
-    alone, together = (jitbatch(fun).plan(W, s).static.summary.types for s in (samples[-1:], samples))
+    alone, together = (jitbatch(fun).plan(W, s).summary.types for s in (samples[-1:], samples))
     assert alone == together
 
 
