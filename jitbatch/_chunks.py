@@ -9,8 +9,8 @@ WIDTHS = (8, 32, 128)
 """The widths that chunks can have."""
 
 LAUNCH = 12
-"""A chunk costs about as much as this many rows, before its first row. Its rows themselves cost the same at every width:
-on a CPU, weights stay in the caches from chunk to chunk (256 x 640: 42 us for 8 rows, 195 for 32, 779 for 128)."""
+"""A chunk costs about as much as this many rows, before its first row. A row costs the same at every width: on a CPU,
+weights stay in the caches from chunk to chunk (256 x 640: 42 us for 8 rows, 195 for 32, 779 for 128)."""
 
 
 def chunks_of(counts: np.ndarray, widths: Sequence[int]) -> np.ndarray:

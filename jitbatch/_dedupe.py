@@ -81,13 +81,22 @@ def merge_calls(
     bucket = (level[mergeable].astype(np.int64) * len(may_merge) + kind[mergeable]) * most + counts[mergeable]
     order = np.argsort(bucket, kind="stable")
     edges = np.flatnonzero(np.diff(bucket[order])) + 1
+    # How often each key is read. Calls can be equal only if all they read is read more than once: where samples have
+    # random keys of their own, nothing further is compared.
+    reads = np.bincount(value_key[operands], minlength=int(value_key.max(initial=0)) + 1)
     for nodes in np.split(mergeable[order], edges):  # levels ascending, so operands are merged already
         columns = np.arange(int(counts[nodes[0]]))
-        first, which = equal_rows(value_key[operands[operand_start[nodes][:, None] + columns]])
+        keys = value_key[operands[operand_start[nodes][:, None] + columns]]
+        shared = np.all(reads[keys] > 1, axis=1)
+        nodes, keys = nodes[shared], keys[shared]
+        first, which = equal_rows(keys)
         if len(first) == len(nodes):
             continue
         leaders = nodes[first][which]
+        merged = np.flatnonzero(leaders != nodes)
         leader[nodes] = leaders
         for output in range(outputs[kind[nodes[0]]]):
-            value_key[first_value[nodes] + output] = value_key[first_value[leaders] + output]
+            own, new = value_key[first_value[nodes[merged]] + output], value_key[first_value[leaders[merged]] + output]
+            np.add.at(reads, new, reads[own])
+            value_key[first_value[nodes[merged]] + output] = new
     return leader

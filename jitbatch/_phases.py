@@ -65,20 +65,30 @@ def _downstream(types: Sequence[int], readers: Sequence[set[int]]) -> list[int]:
     What reads nothing that is left goes to the front, what nothing reads to the back; in a circle, whatever is read by
     more than it reads goes to the front (the heuristic of Eades, Lin and Smyth for feedback arcs).
     """
-    left = sorted(types)
+    left = set(types)
+    reads: dict[int, set[int]] = {t: set() for t in types}
+    for t in types:
+        for reader in readers[t] & left - {t}:
+            reads[reader].add(t)
+    outward = {t: len(readers[t] & left - {t}) for t in types}
+    inward = {t: len(reads[t]) for t in types}
     front: list[int] = []
     back: list[int] = []
+    ends = sorted(t for t in types if not outward[t])
     while left:
-        outward = {t: len(readers[t].intersection(left) - {t}) for t in left}
-        inward = {t: sum(t in readers[other] for other in left if other != t) for t in left}
-        last = next((t for t in left if not outward[t]), None)
-        if last is not None:
-            back.append(last)
-            left.remove(last)
+        if ends:
+            chosen = ends.pop()
+            back.append(chosen)
         else:
-            first = max(left, key=lambda t: (not inward[t], outward[t] - inward[t], -t))
-            front.append(first)
-            left.remove(first)
+            chosen = max(left, key=lambda t: (not inward[t], outward[t] - inward[t], -t))
+            front.append(chosen)
+        left.remove(chosen)
+        for t in reads[chosen] & left:
+            outward[t] -= 1
+            if not outward[t]:
+                ends.append(t)
+        for t in readers[chosen] & left:
+            inward[t] -= 1
     return front + back[::-1]
 
 
