@@ -56,6 +56,8 @@ class PlanStatic:
     @property
     def out_classes(self) -> tuple[int, ...]:
         """The value classes of what is stacked: of a result, or of an item."""
+        if self.types is None:
+            return self.program.out_classes  # type: ignore[union-attr]
         return tuple(self.arenas[place].value_class for place in self.out_arenas[0])
 
     def _identity(self) -> tuple[Any, ...]:
