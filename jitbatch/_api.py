@@ -22,6 +22,7 @@ from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
 from jitbatch._graph import Graph
+from jitbatch._items import common_item
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
@@ -244,7 +245,11 @@ class Batched(Generic[P, R]):
     ) -> Like | None:
         """What a plan is to have at least, in terms of a context's tables."""
         if isinstance(like, Capacity):
-            return Like(sizes_of(like, context.tables, self._recorder(context, shared, arguments)), like.items)
+            sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
+            item = None
+            if self._options.out == "ragged":
+                item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
+            return Like(sizes, like.items, item)
         like = like and self._attached(like, shared)
         return like.like if like is not None and like.static.tables is context.tables else None
 

@@ -35,7 +35,7 @@ class Names:
         self.tables = tables
 
     def of_class(self, number: int) -> Hashable:
-        return _class_name(self.tables.classes[number])
+        return self.tables.class_order(number)
 
     def of_shared(self, number: int) -> Hashable:
         return self.tables.shared_order(number)
@@ -68,10 +68,6 @@ class Names:
 
 def _kind_name(kind: Kind, tables: Tables) -> Hashable:
     return kind.cell.digest, tables.binding_order(kind.binding)
-
-
-def _class_name(value_class: ValueClass) -> Hashable:
-    return value_class.shape, str(value_class.dtype)
 
 
 def exemplar(graph: Graph) -> Any:
