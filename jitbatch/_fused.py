@@ -21,6 +21,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
+from jitbatch._chunks import WIDTHS, chunks_of
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW, Graph
@@ -31,12 +32,6 @@ from jitbatch._phases import rounds_of
 from jitbatch._schedule import Policy
 from jitbatch._segments import gather, segment_sums
 from jitbatch._types import Origin, Profile
-
-WIDTHS = (8, 32, 128)
-"""The widths that chunks can have."""
-
-LAUNCH = 12
-"""A chunk costs about as much as this many rows, before its first row."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +183,6 @@ def lower(
     return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify).lower()
 
 
-def width_of(count: int, widths: Sequence[int]) -> int:
-    """Which of the widths runs `count` nodes at the lowest cost."""
-    return int(np.argmin([-(-count // width) * (width + LAUNCH) for width in widths]))
-
-
 class Lowering:
     """Makes the phases and tables of a batch."""
 
@@ -339,13 +329,12 @@ class Lowering:
         room = max(self._size(rounds_count, least.rounds), 1)
         counts = np.stack([np.bincount(r, minlength=room) for r in rounds], axis=1)
         first = np.cumsum(counts, axis=0) - counts
-        width = np.zeros_like(counts)
-        for t, block in enumerate(blocks):
-            width[:, t] = [width_of(int(n), block.widths) if n else 0 for n in counts[:, t]]
-            chunks = -(-counts[:, t] // np.array(block.widths)[width[:, t]])
-            chunks = np.ones_like(chunks) if self.static_loops else chunks
-            self.steps += int(chunks.sum())
-            self.padded_rows += int((chunks * np.array(block.widths)[width[:, t]]).sum())
+        widths = blocks[0].widths
+        chunks = chunks_of(counts.ravel(), widths).reshape(*counts.shape, len(widths))
+        if self.static_loops:
+            chunks = np.ones_like(chunks)
+        self.steps += int(chunks.sum())
+        self.padded_rows += int((chunks * widths).sum())
 
         reads = [self._arenas(self._row_avals(block)) for block in blocks]
         writes = [self._arenas(block.kind.cell.out_avals) for block in blocks]
@@ -436,7 +425,7 @@ class Lowering:
             "rounds": np.array(rounds_count, np.int32),
             "first": first.astype(np.int32),
             "count": counts.astype(np.int32),
-            "width": width.astype(np.int32),
+            "chunks": chunks.astype(np.int32),
             "total": counts.sum(axis=0).astype(np.int32),
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(None if p is None else p.edge_of_row.astype(np.int32) for p in pairs),

@@ -11,7 +11,7 @@ earlier rounds, which come later, write again.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +87,13 @@ class LoopShape:
     def round_count(self, tables: dict[str, Any]) -> Any:
         return self.rounds if self.is_static else tables["rounds"]
 
-    def chunk_count(self, tables: dict[str, Any], r: Any, number: int, choice: int) -> Any:
-        """How many chunks of its `choice`th width a type has in a round."""
-        if self.is_static:
-            return 1
-        width = self.blocks[number].widths[choice]
-        count = tables["count"][r, number]
-        return jnp.where(tables["width"][r, number] == choice, (count + width - 1) // width, 0)
+    def chunks(self, tables: dict[str, Any], r: Any, number: int) -> Iterator[tuple[int, Any, Any]]:
+        """The chunks of a type in a round, the widest first: a width, how many, and how many rows come before them."""
+        before: Any = 0
+        for choice, width in reversed(list(enumerate(self.blocks[number].widths))):
+            trips = 1 if self.is_static else tables["chunks"][r, number, choice]
+            yield width, trips, before
+            before += trips * width
 
 
 def put(arena: Any, rows: Any, start: Any) -> Any:
@@ -160,10 +160,9 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         return tuple(arenas), tuple(saved)
 
     def round_body(r: Any, carry: Any) -> Any:
-        for number, block in enumerate(shape.blocks):
-            first = tables["first"][r, number]
-            for choice, width in enumerate(block.widths):
-                trips = shape.chunk_count(tables, r, number, choice)
+        for number in range(len(shape.blocks)):
+            for width, trips, before in shape.chunks(tables, r, number):
+                first = tables["first"][r, number] + before
                 carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
         return carry
 
@@ -260,12 +259,10 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
     def round_body(i: Any, carry: Any) -> Any:
         r = shape.round_count(tables) - 1 - i
         for number in reversed(range(len(shape.blocks))):
-            block = shape.blocks[number]
             spans = [None if span is None else span[r, number] for span in tables["pair_span"]]
             carry = (sum_all_pairs(carry[0], spans), *carry[1:])
-            end = tables["first"][r, number] + tables["count"][r, number]
-            for choice, width in enumerate(block.widths):
-                trips = shape.chunk_count(tables, r, number, choice)
+            for width, trips, before in shape.chunks(tables, r, number):
+                end = tables["first"][r, number] + tables["count"][r, number] - before
                 carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
         return carry
 

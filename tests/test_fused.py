@@ -28,7 +28,6 @@ from zoo import (
 )
 
 from jitbatch import jitbatch
-from jitbatch._fused import LAUNCH, WIDTHS, width_of
 
 GRADIENTS = {"rtol": 1e-4, "atol": 1e-5}
 TREE = named("binary_tree")
@@ -79,17 +78,6 @@ def check(batched: Any, params: Any, samples: list[Any], **tolerance: Any) -> An
 
 def loops(plan: Any) -> list[Any]:
     return [phase for phase in plan.static.program.phases if hasattr(phase, "rounds")]
-
-
-# --- Widths
-
-
-def test_a_width_is_the_cheapest() -> None:
-    for count in range(1, 600):
-        cost = [-(-count // width) * (width + LAUNCH) for width in WIDTHS]
-        assert cost[width_of(count, WIDTHS)] == min(cost)
-    assert [width_of(count, WIDTHS) for count in (1, 8, 32, 128, 1000)] == [0, 0, 1, 2, 2]
-    assert width_of(1000, (8,)) == 0
 
 
 # --- Sizes

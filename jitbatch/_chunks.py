@@ -1,0 +1,36 @@
+"""How the nodes of a round are cut into chunks of a few static widths."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+WIDTHS = (8, 32, 128)
+"""The widths that chunks can have."""
+
+LAUNCH = 12
+"""A chunk costs about as much as this many rows, before its first row. Its rows themselves cost the same at every width:
+on a CPU, weights stay in the caches from chunk to chunk (256 x 640: 42 us for 8 rows, 195 for 32, 779 for 128)."""
+
+
+def chunks_of(counts: np.ndarray, widths: Sequence[int]) -> np.ndarray:
+    """int [counts, widths]; how many chunks of each width run so many nodes at the lowest cost. `widths` ascend."""
+    largest = widths[-1]
+    best = _best(tuple(widths))
+    chunks = best[counts % largest].copy()
+    chunks[:, -1] += counts // largest
+    return chunks
+
+
+@lru_cache(maxsize=64)
+def _best(widths: tuple[int, ...]) -> np.ndarray:
+    """The best chunks for fewer nodes than the largest width."""
+    cost = np.zeros(widths[-1], np.int64)
+    chunks = np.zeros((widths[-1], len(widths)), np.int64)
+    for count in range(1, widths[-1]):
+        options = [LAUNCH + width + (cost[count - width] if width < count else 0) for width in widths]
+        choice = int(np.argmin(options))
+        cost[count] = options[choice]
+        chunks[count] = chunks[max(count - widths[choice], 0)]
+        chunks[count, choice] += 1
+    return chunks

@@ -1,0 +1,32 @@
+"""Chunks cover the nodes of a round at the lowest cost."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jitbatch._chunks import LAUNCH, WIDTHS, chunks_of
+
+
+@pytest.mark.parametrize("widths", [WIDTHS, (8,), (8, 32), (3, 5, 7)])
+def test_chunks_cover_the_nodes_and_only_the_last_is_padded(widths: tuple[int, ...]) -> None:
+    counts = np.arange(3 * widths[-1])
+    chunks = chunks_of(counts, widths)
+    covered = chunks @ np.array(widths)
+    assert np.all(covered >= counts)
+    for count, used in zip(counts, chunks, strict=True):
+        smallest = min((width for width, number in zip(widths, used, strict=True) if number), default=0)
+        assert not count or used @ np.array(widths) - count < smallest
+
+
+def test_chunks_are_the_cheapest() -> None:
+    widths = (8, 32, 128)
+    for count in range(1, 128):
+        mixes = itertools.product(range(17), range(5), range(2))
+        cheapest = min(sum(mix) * LAUNCH + np.dot(mix, widths) for mix in mixes if np.dot(mix, widths) >= count)
+        (chunks,) = chunks_of(np.array([count]), widths)
+        assert chunks.sum() * LAUNCH + chunks @ np.array(widths) == cheapest
+
+
+def test_no_nodes_have_no_chunks() -> None:
+    assert not chunks_of(np.array([0]), WIDTHS).any()
