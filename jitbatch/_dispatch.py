@@ -120,7 +120,7 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
         for step, nodes in zip(steps, members, strict=True)
     )
     arenas = tuple(
-        _arena(int(c), analysis, int(capacity[c])) for c in sorted(np.flatnonzero(capacity), key=tables.class_order)
+        _arena(c, analysis, int(capacity[c])) for c in sorted(np.flatnonzero(capacity).tolist(), key=tables.class_order)
     )
     program = DispatchProgram(tuple(steps), tuple(tables.classes[arena.value_class] for arena in arenas))
     counts = np.array([len(nodes) for nodes in members], np.int32)

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,13 @@ class Case:
 
     def plan(self, **kwargs: Any) -> Plan:
         return self.fun.plan(*self.shared, *self.mapped, *self.further, **kwargs)
+
+    def attached(self, plan: Plan) -> Plan:
+        """What runs in place of a restored plan."""
+        seen: list[Plan] = []
+        with mock.patch("jitbatch._api.execute", lambda plan, _: seen.append(plan)):
+            self.fun.batch(*self.shared, plan, *self.further)
+        return seen[0]
 
     def run(self, plan: Plan) -> Any:
         """The result as plain data."""
@@ -196,7 +204,9 @@ def main(directory: Path) -> None:
         case = known[name]
         try:
             plan = pickle.loads(pickled)
-            results[name] = "ok", case.run(plan), pickle.dumps(plan), case.plan(like=plan).summary
+            result = case.run(plan)
+            like = case.plan(like=plan)
+            results[name] = "ok", result, pickle.dumps(plan), like.summary, case.attached(plan).static is like.static
         except Exception as error:  # told by the test of this case
             results[name] = "failed", repr(error)
     (directory / "results").write_bytes(pickle.dumps(results))

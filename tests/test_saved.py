@@ -76,7 +76,8 @@ def test_in_another_process(name: str, elsewhere: Any) -> None:
     plan, want = planned(name)
     told, *rest = elsewhere[name]
     assert told == "ok", rest
-    result, pickled_again, like = rest
+    result, pickled_again, like, is_same = rest
+    assert is_same == (case.plan(like=plan).static is plan.static)
     assert_bits(result, want)
     assert like == case.plan(like=plan).summary
     assert_bits(case.run(pickle.loads(pickled_again)), want)
