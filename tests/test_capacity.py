@@ -61,15 +61,17 @@ def test_equality() -> None:
 
 
 def two_classes(params: Params, sample: Params) -> Any:
-    return jnp.tanh(params["b"]) + (sample["x"] @ params["x"] if "x" in sample else jnp.sin(sample["b"]))
+    return jnp.tanh(params["b"]) + (sample["x"] @ params["x"] if "x" in sample else jnp.sin(sample["y"]).sum())
 
 
 def test_equality_whatever_class_was_met_first() -> None:
     params = rnn_params(jax.random.key(0))
-    samples = [{"x": np.ones(INPUT, np.float32)}, {"b": np.ones(4, np.float32)}]
+    samples = [{"x": np.ones(INPUT, np.float32)}, {"y": np.ones(2, np.float32)}]
     forwards, backwards = jitbatch(two_classes), jitbatch(two_classes)
     backwards.plan(params, samples[::-1])
     assert forwards.plan(params, samples).capacity == backwards.plan(params, samples).capacity
+    programs = [jax.make_jaxpr(f.batch)(params, f.plan(params, samples)) for f in (forwards, backwards)]
+    assert str(programs[0]) == str(programs[1])
     given = backwards.plan(params, samples, like=copied(forwards.plan(params, samples).capacity))
     assert given.static is backwards.plan(params, samples).static
 
