@@ -180,7 +180,7 @@ class Plan:
         >>> from jitbatch import jitbatch
         >>> double = jitbatch(lambda scale, x: scale * x)
         >>> print(double.plan(2.0, [jnp.ones(1000), jnp.zeros(1000)]).memory)
-        56.0 kB for inference, 96.0 kB for training
+        56.1 kB for inference, 96.1 kB for training
         """
         return predict_memory(self)
 

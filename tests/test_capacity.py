@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from typing import Any
 
@@ -49,8 +50,9 @@ def test_printing() -> None:
 
 
 def test_equality() -> None:
-    """Equal whatever was recorded before, and whichever samples are the exemplars."""
+    """Equal whatever was recorded before, whichever samples are the exemplars, and whatever cells are called."""
     capacity = trees().plan(PARAMS, SAMPLES).capacity
+    assert dataclasses.replace(capacity, cells=("a", "b", "c"), exemplars=()) == capacity
     assert isinstance(capacity, Capacity)
     other = trees()
     other.plan(PARAMS, PAIRS[::-1])
