@@ -9,6 +9,6 @@ from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
 from jitbatch._static import Static as Static
+from jitbatch._version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = ["Batched", "CacheInfo", "Capacity", "JitbatchError", "Plan", "Ragged", "Static", "clear_caches", "jitbatch"]

@@ -15,17 +15,18 @@ from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_ap
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
-from jitbatch._capacity import Capacity, sizes_of
+from jitbatch._capacity import CHANGED, Capacity, sizes_of
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure
 from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute
 from jitbatch._graph import Graph
+from jitbatch._items import common_item
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
-from jitbatch._saved import SavedStatic, attach, call_of
+from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._schedule import POLICIES
 from jitbatch._shards import plan_shards, split
 
@@ -244,25 +245,35 @@ class Batched(Generic[P, R]):
     ) -> Like | None:
         """What a plan is to have at least, in terms of a context's tables."""
         if isinstance(like, Capacity):
-            return Like(sizes_of(like, context.tables, self._recorder(context, shared, arguments)), like.items)
+            sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
+            item = None
+            if self._options.out == "ragged":
+                item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
+            return Like(sizes, like.items, item)
         like = like and self._attached(like, shared)
         return like.like if like is not None and like.static.tables is context.tables else None
 
     def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
         """A function that gives the graph of an exemplar."""
         names = [part.name for part in arguments.mapped]
-        return lambda sample: context.graph(Structure(sample, 0, names), 0, shared, arguments)
+
+        def record(sample: Any) -> Graph:
+            try:
+                return context.graph(Structure(sample, 0, names), 0, shared, arguments)
+            except Exception as error:
+                raise PlanError(
+                    f"what was saved does not fit {describe_function(self.__wrapped__)}, which cannot be recorded with "
+                    f"a sample of it: {CHANGED}"
+                ) from error
+
+        return record
 
     def _attached(self, plan: Plan, shared: SharedArguments) -> Plan:
         """The plan; one that was unpickled, in terms of this function."""
         saved: Any = plan.static
         if not isinstance(saved, SavedStatic):
             return plan
-        if saved.function != self.__wrapped__.__qualname__:
-            raise PlanError(
-                f"the plan was made by `{saved.function}`, not by {describe_function(self.__wrapped__)}: a plan is run "
-                "by the function that made it"
-            )
+        saved.check(name_of(self), shared.key)
         call = call_of(saved)
         context = self._context(call, shared)
         return attach(plan, self, shared.key, context.tables, self._recorder(context, shared, call))

@@ -102,7 +102,7 @@ def shared_arguments(
         axis_leaves, treedef = jax.tree.flatten(axis, is_leaf=lambda a: a is None)
         if None not in axis_leaves:
             mapped += 1
-        elif len(axis_leaves) > 1:
+        elif set(axis_leaves) != {None}:
             raise ArgumentError(f"argument {name!r} is partly mapped, so a plan cannot stand in its place")
         else:
             shared += treedef.flatten_up_to(value)

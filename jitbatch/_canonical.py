@@ -90,6 +90,8 @@ def param_key(value: Any) -> Hashable:
         return array_key(value)
     if isinstance(value, _compat.JaxprEqn):  # dead code elimination keeps one in the rule of a custom derivative
         return value.primitive, equation_params_key(value.primitive, value.params)
+    if _compat.is_unhashable(value):
+        return "static", param_key(value.val)
     key = _compat.callable_key(value, param_key) if _compat.is_function(value) else bits_key(value)
     try:
         hash(key)

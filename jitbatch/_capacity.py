@@ -7,18 +7,22 @@ appear then says that the function has changed.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
 
+from jitbatch import _compat
 from jitbatch._errors import PlanError
 from jitbatch._fused import LoopSizes, Sizes
 from jitbatch._graph import Edge, Graph, Kind, Tables, ValueClass
 from jitbatch._types import Origin, Profile
 
 CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"
+
+AMBIGUOUS = -1
+"""In place of a number: several things have this name."""
 
 
 # Names
@@ -31,17 +35,23 @@ class Names:
         self.tables = tables
 
     def of_class(self, number: int) -> Hashable:
-        return _class_name(self.tables.classes[number])
+        return self.tables.class_order(number)
 
     def of_shared(self, number: int) -> Hashable:
         return self.tables.shared_order(number)
 
     def of_kind(self, kind: Kind) -> Hashable:
-        return kind.cell.digest, self.tables.binding_order(kind.binding)
+        name = _kind_name(kind, self.tables)
+        if self.kinds[name] == AMBIGUOUS:
+            raise PlanError(
+                f"the cell {kind.cell.name!r} cannot be saved: another differs from it only in objects that have no "
+                "name which is the same in every process, such as what the rule of a custom derivative closes over"
+            )
+        return name
 
-    @cached_property
-    def classes(self) -> dict[Hashable, int]:
-        return {_class_name(entry): number for number, entry in enumerate(self.tables.classes.entries)}
+    def class_number(self, name: Any) -> int:
+        shape, dtype = name
+        return self.tables.classes.number(ValueClass(shape, _compat.dtype_named(dtype)))
 
     @cached_property
     def shared(self) -> dict[Hashable, int]:
@@ -49,11 +59,15 @@ class Names:
 
     @cached_property
     def kinds(self) -> dict[Hashable, int]:
-        return {self.of_kind(kind): number for number, kind in enumerate(self.tables.kinds.entries)}
+        found: dict[Hashable, int] = {}
+        for number, kind in enumerate(self.tables.kinds.entries):
+            name = _kind_name(kind, self.tables)
+            found[name] = AMBIGUOUS if name in found else number
+        return found
 
 
-def _class_name(value_class: ValueClass) -> Hashable:
-    return value_class.shape, str(value_class.dtype)
+def _kind_name(kind: Kind, tables: Tables) -> Hashable:
+    return kind.cell.digest, tables.binding_order(kind.binding)
 
 
 def exemplar(graph: Graph) -> Any:
@@ -75,22 +89,25 @@ class Capacity:
 
     >>> import pickle
     >>> from jitbatch import jitbatch
-    >>> total = jitbatch(lambda scale, xs: scale * sum(x * x for x in xs))
+    >>> @jitbatch
+    ... def area(scale, x):
+    ...     return 3.14159 * scale * x * x
+    >>> total = jitbatch(lambda scale, xs: sum(area(scale, x) for x in xs))
     >>> capacity = total.plan(2.0, [(1.0, 2.0, 3.0), (4.0, 5.0)]).capacity
     >>> print(capacity)
-    room for 8 mul, 3 sum (6 terms), 3 mul; 12 input rows
+    room for 6 area, 2 sum (6 terms); 6 input rows
     >>> small = total.plan(2.0, [(1.0,)], like=pickle.loads(pickle.dumps(capacity)))
     >>> small.capacity == capacity
     True
 
     Attributes:
-        exemplars: samples without data, from which the kinds of node can be recorded again.
+        exemplars: samples without data, from which the kinds of node can be recorded again. Others would do as well.
         kinds, edges: the names of these kinds, and which reads which.
         nodes, terms, inputs, shared, loops, items: how many there is room for, by names.
         cells: for people, what the nodes are called.
     """
 
-    exemplars: tuple[Any, ...]
+    exemplars: tuple[Any, ...] = field(compare=False)
     kinds: tuple[Hashable, ...]
     edges: tuple[tuple[int, int, int, int], ...]
     nodes: tuple[tuple[Origin, int], ...]
@@ -99,7 +116,7 @@ class Capacity:
     shared: tuple[Hashable, ...]
     loops: tuple[tuple[tuple[Origin, ...], LoopSizes], ...]
     items: int
-    cells: tuple[str, ...]
+    cells: tuple[str, ...] = field(compare=False)
 
     def __str__(self) -> str:
         terms = dict(self.terms)
@@ -115,7 +132,9 @@ class Capacity:
 
 def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) -> Capacity:
     names = Names(tables)
-    place = {number: position for position, number in enumerate(sizes.profile.kinds)}
+    kind_names = {number: names.of_kind(tables.kinds[number]) for number in sizes.profile.kinds}
+    ordered = sorted(kind_names, key=lambda number: repr(kind_names[number]))
+    place = {number: position for position, number in enumerate(ordered)}
     edges = [tables.edges[number] for number in sizes.profile.edges]
 
     def by_class(rooms: Mapping[int, int]) -> dict[Any, int]:
@@ -123,11 +142,11 @@ def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) 
 
     return Capacity(
         exemplars=tuple(map(exemplar, sizes.exemplars)),
-        kinds=tuple(names.of_kind(tables.kinds[number]) for number in sizes.profile.kinds),
+        kinds=tuple(kind_names[number] for number in ordered),
         edges=tuple(sorted((place[e.read], e.output, place[e.reader], e.slot) for e in edges)),
         nodes=tuple(sizes.nodes.items()),
         terms=tuple(sizes.terms.items()),
-        inputs=tuple((name, room) for name, room in by_class(sizes.inputs).items() if room),
+        inputs=tuple(sorted((name, room) for name, room in by_class(sizes.inputs).items() if room)),
         shared=tuple(sorted(map(names.of_shared, sizes.shared), key=repr)),
         loops=tuple(
             (tuple(sorted(loop)), LoopSizes(s.rounds, s.margin, by_class(s.pairs), by_class(s.pair_trips), s.longest))
@@ -149,10 +168,10 @@ def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph])
     ]
 
     def by_class(rooms: Mapping[Any, int]) -> dict[int, int]:
-        return {find_name(names.classes, name): room for name, room in rooms.items()}
+        return {names.class_number(name): room for name, room in rooms.items()}
 
     return Sizes(
-        profile=Profile(tuple(sorted(kinds)), tuple(sorted(edges))),
+        profile=Profile(tuple(sorted(kinds)), tuple(sorted(edges))).union(graphs),
         exemplars=graphs,
         nodes=dict(capacity.nodes),
         terms=dict(capacity.terms),
@@ -166,6 +185,6 @@ def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph])
 
 
 def find_name(known: Mapping[Hashable, int], name: Hashable) -> int:
-    if name not in known:
+    if known.get(name, AMBIGUOUS) == AMBIGUOUS:
         raise PlanError(f"what was saved does not fit: {CHANGED}")
     return known[name]

@@ -98,6 +98,14 @@ def is_prng_key(dtype: Any) -> bool:
     return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def dtype_named(name: str) -> Any:
+    """The dtype that `str` gives this name, also of typed PRNG keys."""
+    if not name.startswith("key<"):
+        return jax.numpy.dtype(name)
+    dtypes = [jax.random.key(0, impl=impl).dtype for impl in ("threefry2x32", "rbg", "unsafe_rbg")]
+    return next(dtype for dtype in dtypes if str(dtype) == name)
+
+
 def children(node: Any) -> Sequence[Any] | None:
     """The children of a pytree node; None for a leaf. jax 0.10: `flatten_one_level` returns (children, data)."""
     flat = jax.tree_util.default_registry.flatten_one_level(node)
@@ -225,6 +233,12 @@ def _callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
     if hasattr(fun, "func") and hasattr(fun, "args"):  # functools.partial
         return "partial", callable_key(fun.func, param_key), param_key(fun.args), param_key(fun.keywords)
     return ("store",) if _is_store(fun) else ("object", fun)
+
+
+def is_unhashable(value: Any) -> bool:
+    """Whether this is how JAX keeps an argument that is not differentiated (`nondiff_argnums`). jax 0.10: `Unhashable`,
+    which is equal to nothing, so that no two calls would be the same."""
+    return type(value).__name__ == "Unhashable" and hasattr(value, "val")
 
 
 def _names_in(code: CodeType) -> list[str]:

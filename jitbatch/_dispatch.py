@@ -119,7 +119,9 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
         else _padded(analysis.operand_rows(nodes, value_row, step.kind.rows), step.width)
         for step, nodes in zip(steps, members, strict=True)
     )
-    arenas = tuple(_arena(int(c), analysis, int(capacity[c])) for c in np.flatnonzero(capacity))
+    arenas = tuple(
+        _arena(c, analysis, int(capacity[c])) for c in sorted(np.flatnonzero(capacity).tolist(), key=tables.class_order)
+    )
     program = DispatchProgram(tuple(steps), tuple(tables.classes[arena.value_class] for arena in arenas))
     counts = np.array([len(nodes) for nodes in members], np.int32)
     padded_rows = sum(step.width for step in steps)

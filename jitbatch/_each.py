@@ -46,9 +46,10 @@ class SampleProgram:
 
 @dataclass(frozen=True)
 class EachProgram:
-    """A program for each sample."""
+    """A program for each sample; and the value classes of what is stacked, of a result or of an item."""
 
     samples: tuple[SampleProgram, ...]
+    out_classes: tuple[int, ...]
 
     def describe(self, tables: Any) -> list[str]:
         counts: dict[SampleProgram, int] = {}
@@ -105,7 +106,7 @@ def plan_each(
         owner=owner,
         shared_key=shared_key,
         arenas=(),
-        program=EachProgram(tuple(programs)),
+        program=EachProgram(tuple(programs), out_classes[0]),
         out=out,
         out_trees=out_trees,
         out_arenas=(),

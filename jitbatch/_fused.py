@@ -207,7 +207,7 @@ class Lowering:
         used = {c for c, rows in enumerate(self.next_row) if rows}
         for kind in self.kinds:
             used.update(tables.class_of(a) for a in kind.cell.out_avals)
-        self.arena_classes = sorted(used)
+        self.arena_classes = sorted(used, key=tables.class_order)
         self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
 
     def _size(self, count: int, least: int | None) -> int:

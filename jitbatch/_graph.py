@@ -153,6 +153,10 @@ class Tables:
     def class_of(self, aval: Any) -> int:
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
 
+    def class_order(self, number: int) -> tuple[Any, ...]:
+        """A key that orders value classes in the same way whatever was recorded first."""
+        return self.classes[number].shape, str(self.classes[number].dtype)
+
     def share(self, entry: SharedValue, aval: Any) -> int:
         """The number of a shared value."""
         key: Hashable = entry

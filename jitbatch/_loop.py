@@ -267,7 +267,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         return carry
 
     carry = _varying.cast((edges, taps, kept_rows), axes)
-    edges, taps, kept_rows = lax.fori_loop(0, tables["rounds"], round_body, carry)
+    edges, taps, kept_rows = lax.fori_loop(0, shape.round_count(tables), round_body, carry)
     edges = sum_all_pairs(edges, tables["pair_last"])
 
     d_arenas: list[Any] = []

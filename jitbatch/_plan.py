@@ -56,6 +56,8 @@ class PlanStatic:
     @property
     def out_classes(self) -> tuple[int, ...]:
         """The value classes of what is stacked: of a result, or of an item."""
+        if self.types is None:
+            return self.program.out_classes  # type: ignore[union-attr]
         return tuple(self.arenas[place].value_class for place in self.out_arenas[0])
 
     def _identity(self) -> tuple[Any, ...]:
@@ -178,7 +180,7 @@ class Plan:
         >>> from jitbatch import jitbatch
         >>> double = jitbatch(lambda scale, x: scale * x)
         >>> print(double.plan(2.0, [jnp.ones(1000), jnp.zeros(1000)]).memory)
-        56.0 kB for inference, 96.0 kB for training
+        56.1 kB for inference, 96.1 kB for training
         """
         return predict_memory(self)
 

@@ -8,7 +8,7 @@ puts the static part together again.
 import copyreg
 import hashlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -18,8 +18,9 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._arguments import Arguments, Part
-from jitbatch._canonical import key_bits
-from jitbatch._capacity import Names, capacity_of, find_name, sizes_of
+from jitbatch._caches import Cache
+from jitbatch._canonical import array_key, key_bits
+from jitbatch._capacity import CHANGED, Names, capacity_of, find_name, sizes_of
 from jitbatch._dispatch import DispatchProgram, StepShape
 from jitbatch._errors import PlanError
 from jitbatch._fused import FusedProgram, SingleShape, Sizes
@@ -29,6 +30,7 @@ from jitbatch._lowering import ArenaShape
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
 from jitbatch._types import types_of
+from jitbatch._version import __version__
 
 _SHAPES: dict[str, Any] = {
     one.__name__: one for one in (Block, DispatchProgram, FusedProgram, LoopShape, SingleShape, StepShape)
@@ -41,22 +43,48 @@ class SavedStatic:
 
     Attributes:
         function: the name of the function that made the plan.
+        version: of what made it.
         executor, reason: as in `PlanStatic`.
+        shared: descriptions of the leaves of the shared arguments.
         digest: of `data`.
         data: the pickled rest.
     """
 
     function: str
+    version: str
     executor: str
     reason: str
+    shared: tuple[str, ...]
     digest: str
     data: bytes
 
-    @property
-    def program(self) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        if name not in PlanStatic.__dataclass_fields__ and name != "out_classes":
+            raise AttributeError(name)
         raise PlanError(
-            f"the plan was unpickled; it is known in full once `{self.function}.batch(shared, plan)` has run it"
+            "the plan was unpickled, and is known in full only to the function that made it: ask "
+            f"`{self.function}.plan(shared, samples, like=plan)` instead"
         )
+
+    def check(self, function: str, shared_key: Any) -> None:
+        """Refuse another function, version or kind of shared arguments."""
+        if self.function != function:
+            raise PlanError(
+                f"the plan was made by `{self.function}`, not by `{function}`: a plan is run by the function that "
+                "made it"
+            )
+        if self.version != version():
+            raise PlanError(f"the plan was made by {self.version}, but this is {version()}. Plan again")
+        given = _described(shared_key)
+        if self.shared != given:
+            places = [i for i, (was, now) in enumerate(zip(self.shared, given, strict=False)) if was != now]
+            told = f"there were {len(self.shared)} leaves, and are {len(given)}"
+            if len(self.shared) == len(given):
+                told = f"leaf {places[0]} was {self.shared[places[0]]}, is {given[places[0]]}"
+            raise PlanError(
+                f"the shared arguments differ in shape or dtype from those that the plan of `{function}` was made "
+                f"with: {told}. Plan again with these"
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SavedStatic) and (self.function, self.digest) == (other.function, other.digest)
@@ -71,6 +99,21 @@ class _Keys:
 
     impl: str
     bits: np.ndarray
+
+
+def version() -> str:
+    """What plans are made by."""
+    return f"jitbatch {__version__} with jax {jax.__version__}"
+
+
+def name_of(owner: Any) -> str:
+    """The name of a batched function."""
+    return getattr(owner.__wrapped__, "__qualname__", type(owner.__wrapped__).__qualname__)
+
+
+def _described(shared_key: Any) -> tuple[str, ...]:
+    described = shared_key[2]
+    return tuple(one.__name__ if isinstance(one, type) else str(one and ValueClass(*one[:2])) for one in described)
 
 
 # Saving
@@ -107,6 +150,7 @@ def _save(static: PlanStatic) -> SavedStatic:
         "layout": [(name, tree.unflatten(range(count)), count) for name, tree, count in static.call.layout],
         "positional": static.call.positional,
         "capacity": capacity_of(sizes, (), 0, static.tables),
+        "graphs": [_graph_digest(graph, names) for graph in sizes.exemplars],
         "is_split": static.types.is_split,
         "arenas": _encode(static.arenas, names),
         "program": _encode(program, names),
@@ -116,7 +160,17 @@ def _save(static: PlanStatic) -> SavedStatic:
     }
     pickled = pickle.dumps(data, protocol=5)
     digest = hashlib.sha256(pickled).hexdigest()
-    return SavedStatic(static.owner.__wrapped__.__qualname__, static.executor, static.reason, digest, pickled)
+    shared = _described(static.shared_key)
+    return SavedStatic(name_of(static.owner), version(), static.executor, static.reason, shared, digest, pickled)
+
+
+def _graph_digest(graph: Graph, names: Names) -> str:
+    """What tells whether a sample still computes the same, of the same cells."""
+    kinds = [names.of_kind(graph.tables.kinds[number]) for number in graph.kind.tolist()]
+    shared = [names.of_shared(number) for number in graph.shared_rows.tolist()]
+    reads = [part.tolist() for part in (graph.inputs, graph.operand_start, graph.operands, graph.outputs)]
+    constants = [array_key(constant) for constant in graph.constants]
+    return hashlib.sha256(repr((kinds, shared, reads, constants)).encode()).hexdigest()
 
 
 def _encode(value: Any, names: Names) -> Any:
@@ -141,11 +195,20 @@ def _restore(leaves: Any, ragged: Any, static: SavedStatic) -> Plan:
     inputs, tables, out_rows, counts = jax.tree.map(_from_data, leaves, is_leaf=lambda leaf: isinstance(leaf, _Keys))
     if ragged is not None:
         sample, position, mask, outline, nestings = ragged
-        outlines: Interned[Any] = Interned()
-        for nesting in nestings:
-            outlines.number(jax.tree.structure(nesting))
-        ragged = Ragged(None, sample, position, mask, outline, outlines)
+        trees = tuple(map(jax.tree.structure, nestings))
+        ragged = Ragged(None, sample, position, mask, outline, _outlines.get_or_make(trees, lambda: _interned(trees)))
     return Plan(inputs, tables, out_rows, ragged, counts, static)  # type: ignore[arg-type]
+
+
+_outlines = Cache(256)
+"""Nestings of ragged results: one object for equal ones, so that restored plans are for one program."""
+
+
+def _interned(entries: Sequence[Any]) -> Interned[Any]:
+    table: Interned[Any] = Interned()
+    for entry in entries:
+        table.number(entry)
+    return table
 
 
 def _from_data(leaf: Any) -> Any:
@@ -168,7 +231,8 @@ def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Call
     ragged = plan.ragged
     if ragged is not None:
         numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
-        ragged = replace(ragged, outline=numbers[ragged.outline], outlines=tables.outlines)
+        at = jnp.asarray(numbers) if _compat.is_tracer(ragged.outline) else numbers
+        ragged = replace(ragged, outline=at[ragged.outline], outlines=tables.outlines)
     return replace(plan, ragged=ragged, static=static)
 
 
@@ -179,6 +243,8 @@ def _attached(
     sizes = sizes_of(data["capacity"], tables, record)
     types = types_of(sizes.profile, sizes.exemplars, data["is_split"])
     names = Names(tables)
+    if data["graphs"] != [_graph_digest(graph, names) for graph in sizes.exemplars]:
+        raise PlanError(f"what was saved does not fit: {CHANGED}")
     return interned(
         PlanStatic(
             tables=tables,
@@ -202,11 +268,11 @@ def _decode(encoded: Any, names: Names, sizes: Sizes) -> Any:
     if kind == "kind":
         return names.tables.kinds[find_name(names.kinds, content)]
     if kind == "class":
-        return names.tables.classes[find_name(names.classes, content)]
+        return names.tables.classes[names.class_number(content)]
     if kind == "arena":
         value_class, shared, inputs, capacity = content
         numbers = tuple(find_name(names.shared, name) for name in shared)
-        return ArenaShape(find_name(names.classes, value_class), numbers, inputs, capacity)
+        return ArenaShape(names.class_number(value_class), numbers, inputs, capacity)
     if kind == "sizes":
         return sizes
     if kind == "tuple":

@@ -55,17 +55,21 @@ class TypeEdge(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What a decision depends on: the kinds of a batch and its edges, as numbers in the tables, ascending."""
+    """What a decision depends on: the kinds of a batch and its edges, as numbers in the tables, ascending. And the
+    shared values that its samples need as rows, which are to be known from its exemplars."""
 
     kinds: tuple[int, ...] = ()
     edges: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
 
     def union(self, graphs: Sequence[Graph]) -> "Profile":
         kinds = np.concatenate([graph.kinds_present for graph in graphs])
         edges = np.concatenate([graph.edges_present for graph in graphs])
+        shared = np.concatenate([graph.shared_rows for graph in graphs])
         return Profile(
             tuple(np.union1d(kinds, np.array(self.kinds, np.int64)).tolist()),
             tuple(np.union1d(edges, np.array(self.edges, np.int64)).tolist()),
+            tuple(np.union1d(shared, np.array(self.shared, np.int64)).tolist()),
         )
 
 
@@ -79,7 +83,7 @@ class Types:
         of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
         origins: where each type comes from.
         phases: the types of each phase, and whether it is a loop.
-        exemplars: some graphs that between them have all kinds and edges of the profile.
+        exemplars: some graphs, at least one, that between them have everything in the profile.
         is_split: whether cells in loops were split.
         recipes: what the nodes of each kind in the profile become.
     """
@@ -141,14 +145,14 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
 
 
 def _exemplars(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
-    kinds: set[int] = set()
-    edges: set[int] = set()
+    known: tuple[set[int], ...] = (set(), set(), set())
     chosen = []
     for graph in graphs:
-        if not kinds.issuperset(graph.kinds_present) or not edges.issuperset(graph.edges_present):
+        present = (graph.kinds_present, graph.edges_present, graph.shared_rows)
+        if not chosen or not all(have.issuperset(new) for have, new in zip(known, present, strict=True)):
             chosen.append(graph)
-            kinds.update(graph.kinds_present)
-            edges.update(graph.edges_present)
+            for have, new in zip(known, present, strict=True):
+                have.update(new)
     return tuple(chosen)
 
 

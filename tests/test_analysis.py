@@ -28,7 +28,7 @@ def graphs_of(fun: Any, samples: list[Any]) -> tuple[list[Any], list[list[Any]]]
 
 
 def analysis_of(graphs: list[Any], leaves: list[list[Any]], dedupe: bool = True) -> Analysis:
-    types = types_of(Profile().union(graphs), graphs[0].tables, split=False)
+    types = types_of(Profile().union(graphs), graphs, split=False)
     return analyse(graphs, leaves, types, dedupe)
 
 

@@ -221,6 +221,21 @@ def test_a_batch_of_leaves_runs_no_round() -> None:
     assert_same(got, loop(TREE.fun, PARAMS, [1, 2, 3]), **GRADIENTS)
 
 
+def test_a_new_type_compiles_once() -> None:
+    """Shuffled epochs of two minibatches compile for the first plan with everything, and never again."""
+    minibatches = [LARGE, SMALL, [1, 2, 3]]
+    run = jax.jit(functools.partial(values_and_gradients, jitbatch(TREE.fun)))
+    batched = run.__wrapped__.args[0]
+    like = batched.plan(PARAMS, [4, 5, 6])
+    with counted_compilations() as compilations:
+        jax.block_until_ready(run(PARAMS, like))
+        for _ in range(2):
+            for samples in minibatches:
+                like = batched.plan(PARAMS, samples, like=like)
+                jax.block_until_ready(run(PARAMS, like))
+    assert len(compilations) == 2
+
+
 # --- Plans are pytrees
 
 

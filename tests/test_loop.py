@@ -15,9 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array, lax
-from zoo import INPUT, Params, assert_same, normal, projected, rnn_params, stack, tree_params
+from zoo import (
+    INPUT,
+    Params,
+    assert_bits,
+    assert_same,
+    counted_compilations,
+    gradients,
+    named,
+    normal,
+    projected,
+    rnn_params,
+    stack,
+    tree_params,
+)
 
-from jitbatch import jitbatch
+from jitbatch import Static, jitbatch
 
 GRADIENTS = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -144,6 +157,114 @@ def test_more_rows_than_the_widest_chunk() -> None:
     batched = jitbatch(chain.__wrapped__, dedupe=False)
     plan = check(batched, rnn_params(jax.random.key(0)), xs, mapped_chain(xs))
     assert plan.summary.distinct == 600
+
+
+# --- Static trip counts
+
+
+def primitives(jaxpr: Any) -> set[str]:
+    """The names of all primitives in a jaxpr and those it calls."""
+    found = set()
+    for eqn in jaxpr.eqns:
+        found.add(eqn.primitive.name)
+        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(value, "eqns"):  # of a jaxpr, closed or not
+                found |= primitives(value)
+    return found
+
+
+def counted(batched: Any, params: Any, samples: list[Any], like: Any = None) -> tuple[Any, Any, Any]:
+    """A plan, and its values and gradients as a function of parameters and a plan, jitted and as a jaxpr."""
+    plan = batched.plan(params, samples, like=like)
+    run = jax.jit(lambda params, plan: gradients(lambda p, _: batched.batch(p, plan), params, []))
+    return plan, run, jax.make_jaxpr(run)(params, plan)
+
+
+def test_a_static_loop_and_a_dynamic_one_are_told_apart() -> None:
+    entry = named("binary_tree")
+    params, samples = entry.draw(3)
+    loops = {"static": {"scan"}, "dynamic": {"scan", "while"}}
+    for name, want in loops.items():
+        jaxpr = counted(jitbatch(entry.fun, loops=name), params, samples)[2]
+        assert primitives(jaxpr) & {"scan", "while"} <= want
+        assert ("while" in primitives(jaxpr)) == (name == "dynamic")
+    assert jitbatch(entry.fun).plan(params, samples).static.program.phases[1].pair_trips is None
+
+
+@pytest.mark.parametrize("name", ["binary_tree", "child_sum_edges", "dag", "alternating_kinds"])
+def test_static_trip_counts(name: str) -> None:
+    """Trees, sums of any number of terms, values with many readers, two types in a loop: in a program of their own, and
+    in one that has room for more rounds, wider rounds, longer sums and more readers."""
+    entry = named(name)
+    params, large = entry.draw(7)
+    small = (3 * entry.draw(3, seed=1)[1])[: len(large)]
+    batched = jitbatch(entry.fun, loops="static")
+    plan, run, jaxpr = counted(batched, params, large)
+    assert "while" not in primitives(jaxpr)
+    (loop,) = [phase for phase in plan.static.program.phases if hasattr(phase, "rounds")]
+    assert loop.is_static
+    like = batched.plan(params, small, like=plan)
+    assert like.static is plan.static
+    with counted_compilations() as compilations:
+        got, padded = jax.block_until_ready((run(params, plan), run(params, like)))
+    assert len(compilations) == 1
+    assert_same(got, gradients(entry.loop, params, large), **GRADIENTS)
+    assert_same(padded, gradients(entry.loop, params, small), **GRADIENTS)
+
+
+@pytest.mark.parametrize("lengths", [(1,), (5, 2)])
+def test_static_trip_counts_with_more_room_than_rounds(lengths: tuple[int, ...]) -> None:
+    """The rounds of a batch are rounded up, and the rest of them must change nothing: not the gradients either."""
+    rng = np.random.default_rng(0)
+    params = rnn_params(jax.random.key(0))
+    batched = jitbatch(chain.__wrapped__, loops="static")
+    samples = [normal(rng, length, INPUT) for length in lengths]
+    like = batched.plan(params, [normal(rng, length, INPUT) for length in (11, 4, 4)])
+    plan, run, _ = counted(batched, params, samples, like)
+    assert plan.static.program.phases[-1].rounds > max(lengths)
+    want = gradients(lambda p, samples: stack([chain(p, xs) for xs in samples]), params, samples)
+    assert_same(run(params, plan), want, **GRADIENTS)
+
+
+@jitbatch
+def fragile(params: Params, x: Array, h: Array) -> Array:
+    return jnp.log(h @ params["h"]) / jnp.sqrt(x @ params["x"]) + 1.0
+
+
+def test_static_trip_counts_of_a_type_that_a_batch_lacks() -> None:
+    """Its chunks run all the same, on rows that are not there, and must not leave a NaN in what is used."""
+
+    def fun(params: Params, sample: Params) -> Array:
+        h = params["h0"]
+        for x, name in zip(sample["xs"], sample["names"].value, strict=True):
+            h = (fragile if name == "f" else merge)(params, x @ params["x"] if name == "m" else x, h)
+        return h
+
+    def draw(*names: str) -> list[Params]:
+        rng = np.random.default_rng(0)
+        return [{"xs": 1.0 + jnp.abs(normal(rng, len(name), INPUT)), "names": Static(name)} for name in names]
+
+    batched = jitbatch(fun, loops="static")
+    params = jax.tree.map(lambda leaf: jnp.abs(leaf) + 1.0, rnn_params(jax.random.key(0)))
+    samples = draw("mm", "m")
+    like = batched.plan(params, draw("ffm", "mmf", "mff"))
+    plan, run, _ = counted(batched, params, samples, like)
+    assert plan.static is like.static
+    assert_same(
+        run(params, plan), gradients(lambda p, s: stack([fun(p, one) for one in s]), params, samples), **GRADIENTS
+    )
+
+
+def test_static_trip_counts_permute() -> None:
+    entry = named("child_sum_edges")
+    params, samples = entry.draw(5)
+    batched = jitbatch(entry.fun, loops="static")
+    plan = batched.plan(params, samples)
+    order = np.random.default_rng(0).permutation(len(samples))
+    permuted = batched.plan(params, [samples[i] for i in order])
+    assert permuted.static is plan.static
+    run = jax.jit(batched.batch)
+    assert_bits(run(params, permuted), run(params, plan)[order])
 
 
 # --- The optimised program

@@ -139,6 +139,42 @@ def test_samples_of_outer_transformations_are_not_planned() -> None:
         jax.grad(lambda x: encode.plan(W, [(x, x)]) and 0.0)(W)
 
 
+def test_equal_static_parts_are_one_object() -> None:
+    """Comparing them is comparing identities: jit's dispatch looks at no more."""
+    fused = jitbatch(encode.__wrapped__)
+    for batched in (encode, fused, jitbatch(encode.__wrapped__, executor="loop")):
+        one, other = batched.plan(W, trees(0)), batched.plan(W, trees(1))
+        assert one.static is other.static
+        assert jax.tree.map(jnp.asarray, one).static is one.static
+        assert one.static is not batched.plan(W, trees()[:2]).static
+    large = fused.plan(W, [*trees(0), *trees(1)])
+    assert fused.plan(W, trees(2), like=large).static is large.static
+    assert fused.plan(W, trees(0)[::-1]).static is fused.plan(W, trees(0)).static
+
+
+@pytest.mark.parametrize("executor", ["fused", "dispatch", "loop"])
+def test_a_plan_goes_where_pytrees_go(executor: str) -> None:
+    batched = jitbatch(encode.__wrapped__, executor=executor)
+    plan = batched.plan(W, trees())
+    want = np.asarray(batched.batch(W, plan))
+    donated = jax.jit(lambda plan: jax.tree.map(lambda leaf: leaf, plan), donate_argnums=0)(jax.device_put(plan))
+    for same in (jax.device_put(plan), jax.tree.map(jnp.asarray, plan), jax.tree.map(np.asarray, plan), donated):
+        assert isinstance(same, Plan)
+        assert same.static is plan.static
+        assert repr(same) == repr(plan)
+        np.testing.assert_array_equal(batched.batch(W, same), want)
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")  # no output has the shape of a table
+def test_a_step_that_donates_its_plan() -> None:
+    fused = jitbatch(encode.__wrapped__)
+    step = jax.jit(lambda w, plan: w - fused.batch(w, plan).mean(0), donate_argnums=(0, 1))
+    plan = fused.plan(W, trees())
+    want = step(jnp.asarray(W), plan)  # numpy arrays are copied to the device, and stay
+    np.testing.assert_array_equal(step(jnp.asarray(W), jax.device_put(plan)), want)
+    np.testing.assert_array_equal(step(jnp.asarray(W), plan), want)
+
+
 # --- The verifier
 
 
