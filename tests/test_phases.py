@@ -29,7 +29,7 @@ def components(types: int, edges: Any) -> set[tuple[tuple[int, ...], bool]]:
 def check(types: int, edges: Any) -> list[tuple[tuple[int, ...], bool]]:
     phases = find_phases(types, edges)
     assert len(phases) == len(set(phases))
-    assert set(phases) == components(types, edges)
+    assert {(tuple(sorted(members)), is_loop) for members, is_loop in phases} == components(types, edges)
     number = {t: position for position, (members, _) in enumerate(phases) for t in members}
     assert all(number[read] <= number[reader] for read, reader in edges)
     return phases
