@@ -62,7 +62,7 @@ class Sizes:
     Attributes:
         profile: the kinds of node and the edges between them.
         exemplars: graphs that have these kinds and edges.
-        nodes, terms: how many nodes of each type; of sums, how many terms.
+        nodes, terms: how many nodes of each type, in the order in which they run; of sums, how many terms.
         inputs: how many input rows of each class.
         shared: the shared values that are rows.
         loops: the sizes of each loop, by its types.

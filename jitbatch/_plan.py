@@ -243,7 +243,7 @@ def make_plan(
     if options.executor != "dispatch" and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
         reason = "cells have effects"
     is_dispatch = options.executor == "dispatch" or bool(reason)
-    types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch)
+    types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch, tuple(sizes.nodes))
     analysis = analyse(graphs, leaves, types, options.dedupe, sizes.shared)
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)

@@ -241,7 +241,7 @@ def _attached(
 ) -> PlanStatic:
     data = pickle.loads(saved.data)
     sizes = sizes_of(data["capacity"], tables, record)
-    types = types_of(sizes.profile, sizes.exemplars, data["is_split"])
+    types = types_of(sizes.profile, sizes.exemplars, data["is_split"], tuple(sizes.nodes))
     names = Names(tables)
     if data["graphs"] != [_graph_digest(graph, names) for graph in sizes.exemplars]:
         raise PlanError(f"what was saved does not fit: {CHANGED}")

@@ -7,7 +7,7 @@ their own (see `_split`). A graph is then written in terms of these types, once 
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +83,7 @@ class Types:
         of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
         origins: where each type comes from.
         phases: the types of each phase, and whether it is a loop.
+        edges: which types read which.
         exemplars: some graphs, at least one, that between them have everything in the profile.
         is_split: whether cells in loops were split.
         recipes: what the nodes of each kind in the profile become.
@@ -93,15 +94,32 @@ class Types:
     of_kind: np.ndarray
     origins: tuple["Origin", ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
+    edges: frozenset[tuple[int, int]]
     exemplars: tuple[Graph, ...]
     is_split: bool
     recipes: dict[int, Recipe]
 
+    def in_order(self, order: Sequence[Origin]) -> "Types":
+        """The same types with phases and loops in a given order, if that order knows them all and will do: a program is
+        then not compiled again because a batch reads something else inside a loop."""
+        at = {origin: position for position, origin in enumerate(order)}
+        if not at.keys() >= set(self.origins):
+            return self
+        positions = [at[origin] for origin in self.origins]
+        phases = [(tuple(sorted(members, key=positions.__getitem__)), is_loop) for members, is_loop in self.phases]
+        phases.sort(key=lambda phase: positions[phase[0][0]])
+        place = {t: number for number, (members, _) in enumerate(phases) for t in members}
+        fits = all(place[read] <= place[reader] for read, reader in self.edges)
+        return replace(self, phases=tuple(phases)) if fits else self
 
-def types_of(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
-    """The types for the profile of some graphs; decided once."""
-    decisions = graphs[0].tables.decisions
-    return decisions.get_or_make((profile, split), lambda: find_types(profile, graphs, split))
+
+def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tuple[Origin, ...] = ()) -> Types:
+    """The types for the profile of some graphs, if possible in a known order; decided once."""
+
+    def decide() -> Types:
+        return types_of(profile, graphs, split).in_order(order) if order else find_types(profile, graphs, split)
+
+    return graphs[0].tables.decisions.get_or_make((profile, split, order), decide)
 
 
 def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
@@ -127,6 +145,7 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
             origins.setdefault(part.kind, origin)
     numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
     place = {number: t for t, number in enumerate(numbers)}
+    pairs = _part_edges(recipes, edges, place)
     of_kind = np.full(len(tables.kinds), -1)
     of_kind[numbers] = np.arange(len(numbers))
     return Types(
@@ -134,7 +153,8 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
         kinds=tuple(tables.kinds[number] for number in numbers),
         of_kind=of_kind,
         origins=tuple(origins[number] for number in numbers),
-        phases=tuple(find_phases(len(numbers), _part_edges(recipes, edges, place))),
+        phases=tuple(find_phases(len(numbers), pairs)),
+        edges=frozenset(pairs),
         exemplars=_exemplars(graphs),
         is_split=split,
         recipes={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
     "linearize": lambda loss: lambda w, plan: jax.linearize(loss, w, plan),
     "jvp": lambda loss: (
         lambda w, plan: jax.jvp(
-            lambda inputs: loss(w, type(plan)(inputs, plan.tables, plan.out_rows, plan.static)),
+            lambda inputs: loss(w, dataclasses.replace(plan, inputs=inputs)),
             (plan.inputs,),
             (plan.inputs,),
         )

@@ -72,7 +72,7 @@ def counts(plan: Any) -> dict[str, int]:
 def test_a_cell_in_a_loop_is_split_for_the_fused_executor() -> None:
     graphs = graphs_of(tagger, sentences(2, 4))
     profile = Profile().union(graphs)
-    whole, parts = (types_of(profile, graphs[0].tables, split) for split in (False, True))
+    whole, parts = (types_of(profile, graphs, split) for split in (False, True))
     assert [name.split(".")[-1] for name in names(parts)].count("hoist") == 1
     assert len(parts.kinds) > len(whole.kinds)
     in_loops = [parts.kinds[t].cell.name for members, is_loop in parts.phases if is_loop for t in members]
@@ -131,8 +131,8 @@ def test_a_loop_that_waits_for_nothing() -> None:
 def test_types_do_not_depend_on_the_order_of_samples() -> None:
     graphs = graphs_of(tagger, sentences(1, 2, 4))
     for split in (False, True):
-        there = types_of(Profile().union(graphs), graphs[0].tables, split)
-        back = types_of(Profile().union(graphs[::-1]), graphs[0].tables, split)
+        there = types_of(Profile().union(graphs), graphs, split)
+        back = types_of(Profile().union(graphs[::-1]), graphs[::-1], split)
         assert there is back  # decided once
 
 
@@ -149,7 +149,7 @@ def test_a_profile_grows_by_what_is_new() -> None:
 def test_types_are_in_the_order_of_phases() -> None:
     graphs = graphs_of(tagger, sentences(1, 4))
     for split in (False, True):
-        types = types_of(Profile().union(graphs), graphs[0].tables, split)
+        types = types_of(Profile().union(graphs), graphs, split)
         placed = [t for members, _ in types.phases for t in members]
         assert sorted(placed) == list(range(len(types.kinds)))
         assert len(types.origins) == len(types.kinds)
@@ -173,7 +173,7 @@ def test_types_are_in_the_order_of_phases() -> None:
 def test_a_graph_in_terms_of_types_is_a_graph() -> None:
     graphs = graphs_of(tagger, sentences(1, 2, 4))
     for split in (False, True):
-        types = types_of(Profile().union(graphs), graphs[0].tables, split)
+        types = types_of(Profile().union(graphs), graphs, split)
         for graph in graphs:
             new = typed(graph, types)
             assert np.all(types.of_kind[new.kind] >= 0)
