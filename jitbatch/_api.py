@@ -244,14 +244,20 @@ class Batched(Generic[P, R]):
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
     ) -> Like | None:
         """What a plan is to have at least, in terms of a context's tables."""
-        if isinstance(like, Capacity):
-            sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
-            item = None
-            if self._options.out == "ragged":
-                item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
-            return Like(sizes, like.items, item)
-        like = like and self._attached(like, shared)
-        return like.like if like is not None and like.static.tables is context.tables else None
+        if isinstance(like, Plan):
+            like = self._attached(like, shared)
+            self._check_owner(like)
+            if like.static.tables is context.tables:
+                return like.like
+            # Of a context that is gone, or of other shared arguments: what still has the same name counts.
+            like = like.capacity if like.static.executor == "fused" else None
+        if like is None:
+            return None
+        sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
+        item = None
+        if self._options.out == "ragged":
+            item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
+        return Like(sizes, like.items, item)
 
     def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
         """A function that gives the graph of an exemplar."""
@@ -292,13 +298,17 @@ class Batched(Generic[P, R]):
         rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in known])
         return no_samples(rows, context.tables.outlines) if self._options.out == "ragged" else rows
 
+    def _check_owner(self, plan: Plan) -> None:
+        owner = plan.static.owner
+        if owner is not self:
+            raise PlanError(
+                f"the plan was made by {describe_function(owner.__wrapped__)}, not by "
+                f"{describe_function(self.__wrapped__)}: a plan is for the function that made it"
+            )
+
     def _check_plan(self, plan: Plan, shared: SharedArguments) -> None:
         static = plan.static
-        if static.owner is not self:
-            raise PlanError(
-                f"the plan was made by {describe_function(static.owner.__wrapped__)}, not by "
-                f"{describe_function(self.__wrapped__)}: a plan is run by the function that made it"
-            )
+        self._check_owner(plan)
         if plan.is_sharded:
             raise PlanError(
                 f"the plan has {plan.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
