@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help train test lint bench docs clean
+.PHONY: help train test test-all lint bench docs clean
 
 help:
 	@echo "make train  train a Flax Tree-LSTM with jitbatch, about two minutes"
 	@echo "make test   lint, type check, unit tests and doctests"
+	@echo "make test-all  the same with the whole grid of options"
 	@echo "make lint   ruff and pyright"
 	@echo "make bench  the benchmarks, about eight minutes"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
@@ -29,6 +30,9 @@ train: .venv/.dev
 	$(BIN)/python bench/train.py
 
 test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-all: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 lint: .venv/.dev

@@ -45,12 +45,15 @@ DIAGONAL = (("op", "depth", "dispatch"), ("subgraph", "agenda", "fused"), ("grap
 
 
 def cases() -> Iterator[Any]:
-    """The full grid of options on one workload; each granularity, policy and executor on all others."""
+    """The full grid of options on one workload; each granularity, policy and executor on all others. Of these, op and
+    graph run on every third workload, in turn, unless slow tests are asked for."""
     grid = [(granularity, policy, "dispatch") for granularity in GRANULARITIES for policy in POLICIES]
     grid += [("auto", policy, "fused") for policy in POLICIES]
-    for workload in WORKLOADS:
+    for number, workload in enumerate(WORKLOADS):
         for options in grid if workload.name == GRID[0] else DIAGONAL:
-            yield pytest.param(workload, *options, id="-".join((workload.name, *options)))
+            often = workload.name == GRID[0] or options[0] == "subgraph" or number % 3 == (options[0] == "op")
+            marks = () if often else pytest.mark.slow
+            yield pytest.param(workload, *options, id="-".join((workload.name, *options)), marks=marks)
 
 
 @functools.cache

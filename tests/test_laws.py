@@ -30,7 +30,7 @@ MAX_BATCH = 4
 MAX_NODES = 4
 
 laws = settings(
-    max_examples=10,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,
@@ -77,7 +77,7 @@ def test_batching_equals_mapping(family: str, granularity: Any, data: st.DataObj
 
 
 @families
-@settings(laws, max_examples=8)
+@settings(laws, max_examples=6)
 @given(data=st.data())
 def test_gradients_commute_with_batching(family: str, data: st.DataObject) -> None:
     fun, params, strategy = FAMILIES[family]
@@ -103,7 +103,7 @@ def test_permuting_samples_permutes_outputs(family: str, granularity: Any, data:
 
 @families
 @pytest.mark.parametrize("policy", ["depth", "agenda"])
-@settings(laws, max_examples=8)
+@settings(laws, max_examples=6)
 @given(data=st.data())
 def test_permutation_law_holds_for_each_policy(family: str, policy: Any, data: st.DataObject) -> None:
     fun, params, strategy = FAMILIES[family]
@@ -137,7 +137,7 @@ def test_duplicates_give_equal_rows(family: str, dedupe: bool, data: st.DataObje
 
 
 @families
-@settings(laws, max_examples=8)
+@settings(laws, max_examples=6)
 @given(data=st.data())
 def test_a_plan_gives_the_results_of_its_samples(family: str, data: st.DataObject) -> None:
     fun, params, strategy = FAMILIES[family]
