@@ -125,7 +125,7 @@ class Capacity:
             for cell, (origin, room) in zip(self.cells, self.nodes, strict=True)
         ]
         parts = [", ".join(blocks) or "no nodes", f"{sum(room for _, room in self.inputs)} input rows"]
-        parts += [f"a loop of {sizes.rounds} rounds, {sizes.margin} wide" for _, sizes in self.loops]
+        parts += [f"a loop of {sizes.rounds} rounds, {sizes.width} wide" for _, sizes in self.loops]
         parts += [f"{self.items} items"] if self.items else []
         return "room for " + "; ".join(parts)
 
@@ -149,7 +149,7 @@ def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) 
         inputs=tuple(sorted((name, room) for name, room in by_class(sizes.inputs).items() if room)),
         shared=tuple(sorted(map(names.of_shared, sizes.shared), key=repr)),
         loops=tuple(
-            (tuple(sorted(loop)), LoopSizes(s.rounds, s.margin, by_class(s.pairs), by_class(s.pair_trips), s.longest))
+            (tuple(sorted(loop)), LoopSizes(s.rounds, s.width, by_class(s.pairs), by_class(s.pair_trips), s.longest))
             for loop, s in sizes.loops.items()
         ),
         items=items,
@@ -178,7 +178,7 @@ def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph])
         inputs=by_class(dict(capacity.inputs)),
         shared=frozenset(find_name(names.shared, name) for name in capacity.shared),
         loops={
-            frozenset(loop): LoopSizes(s.rounds, s.margin, by_class(s.pairs), by_class(s.pair_trips), s.longest)
+            frozenset(loop): LoopSizes(s.rounds, s.width, by_class(s.pairs), by_class(s.pair_trips), s.longest)
             for loop, s in capacity.loops
         },
     )

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-WIDTHS = (8, 32, 128)
+WIDTHS = (8, 32, 128, 512)
 """The widths that chunks can have."""
 
 LAUNCH = 12
@@ -20,6 +20,13 @@ def chunks_of(counts: np.ndarray, widths: Sequence[int]) -> np.ndarray:
     chunks = best[counts % largest].copy()
     chunks[:, -1] += counts // largest
     return chunks
+
+
+@lru_cache(maxsize=64)
+def overshoot(widths: tuple[int, ...]) -> int:
+    """How many rows chunks have at most beyond the nodes they run."""
+    counts = np.arange(1, widths[-1] + 1)
+    return int((chunks_of(counts, widths) @ np.array(widths) - counts).max())
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ too much is written again by the next round, or lies in the margin behind the no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
-from jitbatch._chunks import WIDTHS, chunks_of
+from jitbatch._chunks import WIDTHS, chunks_of, overshoot
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._graph import ROW, Graph
@@ -49,7 +49,7 @@ class LoopSizes:
     static, also chunks of these at once, and terms a sum."""
 
     rounds: int = 0
-    margin: int = 0
+    width: int = 0
     pairs: Mapping[int, int] = field(default_factory=dict)
     pair_trips: Mapping[int, int] = field(default_factory=dict)
     longest: int = 0
@@ -81,7 +81,7 @@ class Sizes:
         own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
         return LoopSizes(
             rounds=max((size.rounds for size in own), default=0),
-            margin=max((size.margin for size in own), default=0),
+            width=max((size.width for size in own), default=0),
             pairs=_largest([size.pairs for size in own]),
             pair_trips=_largest([size.pair_trips for size in own]),
             longest=max((size.longest for size in own), default=0),
@@ -183,6 +183,18 @@ def lower(
     return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify).lower()
 
 
+class LoopPlace(NamedTuple):
+    """A loop whose nodes have rows: for each type its block, its nodes in the order of execution, their rounds, and
+    where it comes from; how many rows chunks may write too much; and the widths that chunks can have."""
+
+    blocks: list[Block]
+    nodes: list[np.ndarray]
+    rounds: list[np.ndarray]
+    origins: list[Origin]
+    margin: int
+    widths: tuple[int, ...]
+
+
 class Lowering:
     """Makes the phases and tables of a batch."""
 
@@ -219,7 +231,9 @@ class Lowering:
             for types, is_loop in self.analysis.types.phases
         ]
         self.analysis.place_merged(self.value_row)
-        lowered = [self._lower_loop(*place) if len(place) > 2 else self._lower_single(*place) for place in placed]
+        lowered = [
+            self._lower_loop(place) if isinstance(place, LoopPlace) else self._lower_single(*place) for place in placed
+        ]
         shapes, tables = zip(*lowered, strict=True) if lowered else ((), ())
         arenas = tuple(
             ArenaShape(c, self.analysis.shared_rows[c], self.inputs[c], max(self.next_row[c], 1))
@@ -263,11 +277,10 @@ class Lowering:
             starts = self.analysis.batch.operand_start
             count = int((starts[nodes + 1] - starts[nodes]).sum())
             terms = self.terms[origin] = self._size(count, _size_of(self.least.terms, origin))
-        return Block(kind, capacity, self._allocate(kind, capacity + 2 * margin), widths, terms)
+        fitting = tuple(width for width in widths if width <= capacity + 2 * margin)
+        return Block(kind, capacity, self._allocate(kind, capacity + 2 * margin), fitting, terms)
 
-    def _place_loop(
-        self, types: tuple[int, ...]
-    ) -> tuple[list[Block], list[np.ndarray], list[np.ndarray], list[Origin]]:
+    def _place_loop(self, types: tuple[int, ...]) -> "LoopPlace":
         problem = self.analysis.problem
         members = np.concatenate([self.nodes_of[t] for t in types])
         rounds = rounds_of(problem, members, types, self.policy, self.verify)
@@ -281,12 +294,13 @@ class Lowering:
             largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
         origins = [self.origins[t] for t in types]
         if self.static_loops:
-            margin = max(round_up(largest), self.least.of_loop(origins).margin)
-            widths: tuple[int, ...] = (margin,)
+            margin = widest = max(round_up(largest), self.least.of_loop(origins).width)
+            widths: tuple[int, ...] = (widest,)
         else:
-            margin = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
-            margin = max(margin, self.least.of_loop(origins).margin)
-            widths = tuple(width for width in WIDTHS if width <= margin)
+            widest = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
+            widest = max(widest, self.least.of_loop(origins).width)
+            widths = tuple(width for width in WIDTHS if width <= widest)
+            margin = overshoot(widths)
         for t, nodes in zip(types, ordered, strict=True):
             block = self._block(t, nodes, margin, widths)
             if self.static_loops and block.kind.is_variadic:
@@ -296,7 +310,7 @@ class Lowering:
             rows = [start + margin + np.arange(len(nodes)) for start in block.starts]
             self.analysis.place(self.value_row, nodes, rows)
             blocks.append(block)
-        return blocks, ordered, rounds_by_type, origins
+        return LoopPlace(blocks, ordered, rounds_by_type, origins, margin, widths)
 
     # Tables
 
@@ -320,19 +334,18 @@ class Lowering:
         rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
         return shape, {"operands": _extended(rows, 0, block.capacity).astype(np.int32), "total": total}
 
-    def _lower_loop(
-        self, blocks: list[Block], ordered: list[np.ndarray], rounds: list[np.ndarray], origins: list[Origin]
-    ) -> tuple[LoopShape, dict[str, Any]]:
-        margin = blocks[0].widths[-1]
+    def _lower_loop(self, place: "LoopPlace") -> tuple[LoopShape, dict[str, Any]]:
+        blocks, ordered, rounds, origins, margin, widths = place
         rounds_count = max(int(r.max(initial=-1)) for r in rounds) + 1
         least = self.least.of_loop(origins)
         room = max(self._size(rounds_count, least.rounds), 1)
         counts = np.stack([np.bincount(r, minlength=room) for r in rounds], axis=1)
         first = np.cumsum(counts, axis=0) - counts
-        widths = blocks[0].widths
-        chunks = chunks_of(counts.ravel(), widths).reshape(*counts.shape, len(widths))
+        chunks = np.zeros((*counts.shape, len(widths)), np.int64)
+        for t, block in enumerate(blocks):
+            chunks[:, t, : len(block.widths)] = chunks_of(counts[:, t], block.widths)
         if self.static_loops:
-            chunks = np.ones_like(chunks)
+            chunks[:] = 1
         self.steps += int(chunks.sum())
         self.padded_rows += int((chunks * widths).sum())
 
@@ -405,7 +418,7 @@ class Lowering:
             )
         self.loops[frozenset(origins)] = LoopSizes(
             rounds=room,
-            margin=margin,
+            width=widths[-1],
             pairs=dict(zip(self.arena_classes, pair_rows, strict=True)),
             pair_trips={} if pair_trips is None else dict(zip(self.arena_classes, pair_trips, strict=True)),
             longest=max(block.longest for block in blocks),

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jitbatch._chunks import LAUNCH, WIDTHS, chunks_of
+from jitbatch._chunks import LAUNCH, WIDTHS, chunks_of, overshoot
 
 
 @pytest.mark.parametrize("widths", [WIDTHS, (8,), (8, 32), (3, 5, 7)])
@@ -26,6 +26,10 @@ def test_chunks_are_the_cheapest() -> None:
         cheapest = min(sum(mix) * LAUNCH + np.dot(mix, widths) for mix in mixes if np.dot(mix, widths) >= count)
         (chunks,) = chunks_of(np.array([count]), widths)
         assert chunks.sum() * LAUNCH + chunks @ np.array(widths) == cheapest
+
+
+def test_how_much_chunks_overshoot() -> None:
+    assert [overshoot(WIDTHS[:n]) for n in (1, 2, 3, 4)] == [7, 15, 31, 63]
 
 
 def test_no_nodes_have_no_chunks() -> None:
