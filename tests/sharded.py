@@ -54,6 +54,7 @@ def check(name: str) -> None:
     assert_same(jax.jit(jax.value_and_grad(outside, has_aux=True))(params, plan), want, rtol=1e-4, atol=1e-5)
 
 
-for name in sys.argv[1:]:
-    check(name)
-    print(name, flush=True)
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        check(name)
+        print(name, flush=True)
