@@ -8,7 +8,7 @@ WORKERS ?= 2
 help:
 	@echo "make train  train a Flax Tree-LSTM with jitbatch, about two minutes"
 	@echo "make test   lint, type check, unit tests and doctests"
-	@echo "make test-all  the same with the whole grid of options"
+	@echo "make test-all  the same with slow tests"
 	@echo "make lint   ruff and pyright"
 	@echo "make bench  the benchmarks, about eight minutes"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"

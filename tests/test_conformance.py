@@ -46,12 +46,12 @@ DIAGONAL = (("op", "depth", "dispatch"), ("subgraph", "agenda", "fused"), ("grap
 
 def cases() -> Iterator[Any]:
     """The full grid of options on one workload; each granularity, policy and executor on all others. Of these, op and
-    graph run on every third workload, in turn, unless slow tests are asked for."""
+    graph run on every sixth workload, in turn, unless slow tests are asked for."""
     grid = [(granularity, policy, "dispatch") for granularity in GRANULARITIES for policy in POLICIES]
     grid += [("auto", policy, "fused") for policy in POLICIES]
     for number, workload in enumerate(WORKLOADS):
         for options in grid if workload.name == GRID[0] else DIAGONAL:
-            often = workload.name == GRID[0] or options[0] == "subgraph" or number % 3 == (options[0] == "op")
+            often = workload.name == GRID[0] or options[0] == "subgraph" or number % 6 == 3 * (options[0] == "op")
             marks = () if often else pytest.mark.slow
             yield pytest.param(workload, *options, id="-".join((workload.name, *options)), marks=marks)
 
@@ -83,7 +83,13 @@ def check(workload: Workload, values: Any = None, grads: Any = None) -> None:
         assert_same(grads, reference_gradients(workload), **({"rtol": 5e-2, "atol": 5e-2} if low else GRADIENTS))
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(workload, id=workload.name, marks=() if number % 3 == 2 else pytest.mark.slow)
+        for number, workload in enumerate(WORKLOADS)
+    ],
+)
 def test_values(workload: Workload) -> None:
     check(workload, values=workload.batched.batch(*drawn(workload)))
 

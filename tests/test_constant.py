@@ -33,7 +33,7 @@ def chain(w: Array, xs: Array) -> Array:
     return h.sum()
 
 
-EXECUTORS = {name: jitbatch(chain, executor=name) for name in ("fused", "dispatch")}
+EXECUTORS = ("fused", pytest.param("dispatch", marks=pytest.mark.slow))
 
 
 def loop(w: Array) -> Array:

@@ -29,7 +29,10 @@ def chain(params: Params, xs: Array) -> Array:
 
 
 CHAINS = jitbatch(chain, executor="loop")
-NAMES = ("binary_tree", "cond_in_cell", "dropout_keys", "static_operators", "python_numbers", "equinox_module")
+NAMES = (
+    "binary_tree", "dropout_keys", "python_numbers",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("cond_in_cell", "static_operators", "equinox_module")),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

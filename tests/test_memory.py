@@ -74,6 +74,8 @@ def sentences(count: int) -> list[Any]:
     return [tuple(rng.integers(50, size=rng.integers(5, 20)).tolist()) for _ in range(count)]
 
 
+SLOW = pytest.mark.slow
+
 CASES: dict[str, tuple[Any, Any, str, str, tuple[int, int]]] = {
     "trees, fused": (classify, trees, "fused", "stack", (4, 64)),
     "trees, dispatch": (classify, trees, "dispatch", "stack", (4, 16)),
@@ -105,14 +107,14 @@ def total(analysis: Any) -> int:
     return analysis.argument_size_in_bytes + analysis.output_size_in_bytes + analysis.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if "dispatch" in name else ()) for name in CASES])
 def test_predictions_are_near_what_is_allotted(name: str) -> None:
     for plan, inference, training in measured(name):
         assert 1 / FACTOR < plan.memory.inference / total(inference) < FACTOR
         assert 1 / FACTOR < plan.memory.training / total(training) < FACTOR
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if "dispatch" in name else ()) for name in CASES])
 def test_inference_keeps_nothing_for_a_backward_pass(name: str) -> None:
     plan, inference, training = measured(name)[1]
     assert 2 * inference.temp_size_in_bytes < training.temp_size_in_bytes

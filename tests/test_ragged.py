@@ -99,7 +99,9 @@ def loss_of_ragged(ragged: Ragged) -> Any:
 # --- The plain loop's results
 
 
-@pytest.mark.parametrize("planned", [True, False], ids=["plan", "samples"])
+@pytest.mark.parametrize(
+    "planned", [pytest.param(True, id="plan"), pytest.param(False, id="samples", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_loop(name: str, executor: str, planned: bool) -> None:
