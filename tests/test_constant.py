@@ -33,7 +33,7 @@ def chain(w: Array, xs: Array) -> Array:
     return h.sum()
 
 
-EXECUTORS = ("fused", pytest.param("dispatch", marks=pytest.mark.slow))
+EXECUTORS = {name: jitbatch(chain, executor=name) for name in ("fused", "dispatch")}
 
 
 def loop(w: Array) -> Array:
@@ -58,7 +58,7 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", ["fused", pytest.param("dispatch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_inputs_of_a_plan_are_not_differentiated(name: str, executor: str) -> None:
     batched = EXECUTORS[executor]
@@ -85,7 +85,7 @@ PARAMETERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", ["fused", pytest.param("dispatch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_beside_a_plan_are_differentiated(name: str, executor: str) -> None:
     batched = EXECUTORS[executor]
