@@ -31,6 +31,7 @@ class SampleProgram:
 
     Attributes:
         run: from the leaves of the shared arguments and of a sample to the leaves of its result.
+        tables: what the classes refer to.
         out_tree, out_classes: the tree of the result, and the value classes of its leaves.
     """
 

@@ -215,11 +215,18 @@ def _from_data(leaf: Any) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(leaf.bits), impl=leaf.impl) if isinstance(leaf, _Keys) else leaf
 
 
+_calls = Cache(256)
+
+
 def call_of(static: SavedStatic) -> Arguments:
-    """How the function was called for a plan."""
-    data = pickle.loads(static.data)
-    layout = tuple((name, jax.tree.structure(tree), count) for name, tree, count in data["layout"])
-    return Arguments([Part(name, axis, None) for name, axis in data["parts"]], layout, data["positional"])
+    """How the function was called for a plan; asked whenever the plan is run."""
+
+    def load() -> Arguments:
+        data = pickle.loads(static.data)
+        layout = tuple((name, jax.tree.structure(tree), count) for name, tree, count in data["layout"])
+        return Arguments([Part(name, axis, None) for name, axis in data["parts"]], layout, data["positional"])
+
+    return _calls.get_or_make(static, load)
 
 
 def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]) -> Plan:

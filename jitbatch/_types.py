@@ -92,7 +92,7 @@ class Types:
     profile: Profile
     kinds: tuple[Kind, ...]
     of_kind: np.ndarray
-    origins: tuple["Origin", ...]
+    origins: tuple[Origin, ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
     edges: frozenset[tuple[int, int]]
     exemplars: tuple[Graph, ...]
