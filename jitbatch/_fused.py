@@ -1,7 +1,7 @@
 """The fused executor: the schedule is data for one XLA program.
 
 A batch runs phase by phase (see `_phases`). A phase that is not a loop is one vmapped call over all its nodes. A loop
-runs round by round; in a round, each of its types runs over the nodes that are ready, in chunks of one of a few static
+runs round by round; in a round, each of its types runs over the nodes that are ready, in chunks of a few static
 widths. Trip counts, chunk positions and operand rows are tables, so that one compiled program runs any minibatch of any
 samples with these types and sizes.
 
