@@ -277,7 +277,7 @@ def make_plan(
         samples=len(graphs),
         nodes=len(analysis.leader),
         distinct=len(analysis.nodes),
-        levels=int(analysis.problem.level.max(initial=-1)) + 1,
+        levels=int(analysis.batch.level.max(initial=-1)) + 1,
         types=len(analysis.types.kinds),
         steps=lowered.steps,
         rows=len(analysis.nodes),
