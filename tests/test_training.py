@@ -1,4 +1,4 @@
-"""What training is made of, on batched models: each compared with gradients that a plain loop makes sample by sample."""
+"""What training is made of, on batched models: each compared with gradients of a plain loop over samples."""
 
 from typing import Any, NamedTuple
 
