@@ -206,7 +206,7 @@ class Lowering:
         self.static_loops = static_loops
         self.verify = verify
         self.value_row = analysis.value_row.copy()
-        self.steps = self.padded_rows = 0
+        self.steps = self.launches = self.padded_rows = self.bound = 0
         self.nodes: dict[Origin, int] = {}
         self.terms: dict[Origin, int] = {}
         self.loops: dict[frozenset[Origin], LoopSizes] = {}
@@ -230,11 +230,10 @@ class Lowering:
         analysis, types = self.analysis, self.analysis.types
         layer = analysis.batch.layer[analysis.nodes]
         rounds = np.zeros(len(layer), np.int64)
-        loops = [members for members, is_loop in types.phases if is_loop]
-        if not loops:
-            return rounds
         counts = np.zeros(len(types.kinds), np.int64)
         np.maximum.at(counts, self.type, layer + 1)
+        self.bound = int(counts.sum())
+        loops = [members for members, is_loop in types.phases if is_loop]
         needs = np.zeros((4, 0), np.int64)
         if self.policy is layers and any(len(members) > 1 for members in loops):
             needs = np.concatenate([piece.needs for piece in analysis.pieces], axis=1)
@@ -280,7 +279,9 @@ class Lowering:
             loops=self.loops,
         )
         program = FusedProgram(tuple(shapes), sizes)
-        return Lowered(program, tuple(tables), arenas, self.value_row, self.steps, self.padded_rows)
+        return Lowered(
+            program, tuple(tables), arenas, self.value_row, self.steps, self.bound, self.launches, self.padded_rows
+        )
 
     # Rows for what nodes make
 
@@ -296,6 +297,7 @@ class Lowering:
         block = self._block(number, nodes)
         capacity = block.capacity
         self.steps += len(nodes) > 0
+        self.launches += len(nodes) > 0
         self.padded_rows += capacity
         self.analysis.place(self.value_row, nodes, [start + np.arange(len(nodes)) for start in block.starts])
         return block, nodes
@@ -370,7 +372,8 @@ class Lowering:
             chunks[:, t, : len(block.widths)] = chunks_of(counts[:, t], block.widths)
         if self.static_loops:
             chunks[:] = 1
-        self.steps += int(chunks.sum())
+        self.steps += int(np.count_nonzero(counts))
+        self.launches += int(chunks.sum())
         self.padded_rows += int((chunks * widths).sum())
 
         reads = [self._arenas(self._row_avals(block)) for block in blocks]

@@ -42,10 +42,10 @@ class Problem:
         return find_layers(self.type, self.level, self.reader, self.read)
 
     @property
-    def bound(self) -> int | None:
-        """How many steps there are at least."""
+    def bound(self) -> int:
+        """How many steps there are at least; 0 if that would take too much memory to find out."""
         if self.layer is None:
-            return None
+            return 0
         counts = np.zeros(int(self.type.max(initial=-1)) + 1, np.int64)
         np.maximum.at(counts, self.type, self.layer + 1)
         return int(counts.sum())

@@ -149,7 +149,6 @@ def test_every_policy_gives_a_schedule(policy: str, known: Problem) -> None:
 @given(problems())
 def test_layers_need_no_more_steps_than_others_and_no_fewer_than_the_bound(known: Problem) -> None:
     by_layers = steps(layers(known))
-    assert known.bound is not None
     assert known.bound <= fewest(known) <= by_layers <= min(steps(depth(known)), steps(agenda(known)))
     known.verify(frontier(known))
 
