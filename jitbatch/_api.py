@@ -160,7 +160,7 @@ class Batched(Generic[P, R]):
         ... def scaled(scale, xs):
         ...     return scale * sum(xs)
         >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
-        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), mean width 2.0, 0% padding, fused)
+        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)

@@ -173,7 +173,7 @@ class Plan:
         shards = f" in {self.shards} shards" if self.is_sharded else ""
         return (
             f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
-            f"{s.types} types -> {s.steps} steps{bound}, mean width {s.rows / max(s.steps, 1):.1f}, "
+            f"{s.types} types -> {s.steps} steps{bound}, width {s.rows / max(s.steps, 1):.1f}, "
             f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {executor})"
         )
 
