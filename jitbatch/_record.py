@@ -60,8 +60,11 @@ class Leaf(NamedTuple):
         )
 
 
+ONCE = "once"
+"""In place of a `Leaf` or a `Fragment`: the body calls decorated functions, and has run once."""
+
 COMPOSITE = "composite"
-"""In place of a `Leaf` or a `Fragment`: the body calls decorated functions and runs each time."""
+"""The same of a body that runs each time."""
 
 
 class Recorder(_compat.Trace):
@@ -182,7 +185,7 @@ class Recorder(_compat.Trace):
         for one, treedef, _ in flat:
             # The body of a leaf needs an alias for every argument, so that `f(x, x)` is the cell that `f(x, y)` is;
             # that of a composite needs one only for numbers, which must not be seen by Python's control flow.
-            replaced = [self._alias(leaf, every=known is None) for leaf in one]
+            replaced = [self._alias(leaf, every=known is not COMPOSITE) for leaf in one]
             aliases += replaced
             arguments.append(treedef.unflatten(replaced))
         held = {id(alias) for alias in aliases}
@@ -212,8 +215,11 @@ class Recorder(_compat.Trace):
                 self._signatures.put(signature, leaf)
             return self._emit(leaf, leaves)
         if known is None:
+            self._signatures.put(signature, ONCE)
+        elif known is ONCE:  # most structures are met once; what is met again is kept
             scopes = self._scopes - first_scope + 1
             fragment = make_fragment(self.ops[start:], first_scope, scopes, aliases, result)
+            self._signatures.discard(signature)
             self._signatures.put(signature, fragment or COMPOSITE)
         return result
 

@@ -52,11 +52,14 @@ def in_turn(fun: Any, params: Any, samples: list[Any]) -> Any:
 def test_a_subtree_of_a_known_structure_is_not_walked_again() -> None:
     runs: list[Any] = []
     encode = make_encoder(runs)
-    encode.plan(PARAMS, TREES[:2])
+    encode.plan(PARAMS, TREES[:2])  # meets a pair three times
     runs.clear()
     encode.plan(PARAMS, TREES[2:])
-    # What is new are the two roots and, once, what was a root before; all other subtrees have been met.
-    assert runs == [jax.tree.structure(one) for one in (TREES[2], TREES[0], TREES[3])]
+    # What was a root before is met as a subtree, and met again. Pairs are known.
+    assert runs == [jax.tree.structure(one) for one in (TREES[2], TREES[0], TREES[3], TREES[0])]
+    runs.clear()
+    encode.plan(PARAMS, [(TREES[0], TREES[0])])
+    assert runs == [jax.tree.structure((TREES[0], TREES[0]))]
 
 
 @pytest.mark.parametrize("granularity", ["subgraph", "op"])
@@ -64,7 +67,7 @@ def test_values_and_gradients(granularity: str) -> None:
     runs: list[Any] = []
     fun = make_encoder(runs).__wrapped__
     batched = jitbatch(fun, granularity=granularity)
-    for samples in (TREES[:2], TREES, TREES[2:]):
+    for samples in (TREES[:2], TREES, TREES[2:], [(one, two) for one in TREES for two in TREES[:2]]):
         plan = batched.plan(PARAMS, samples)
 
         def loss(params: Any, run: Any) -> Any:
@@ -80,7 +83,7 @@ def test_a_copied_graph_is_the_graph_that_is_recorded(monkeypatch: pytest.Monkey
     for largest in (64, -1):
         monkeypatch.setattr(_fragments, "MAX_OPERATIONS", largest)
         encode = make_encoder([])
-        encode.plan(PARAMS, TREES)
+        encode.plan(PARAMS, [*TREES, *((one, two) for one in TREES for two in TREES)])
         (context,) = encode._contexts
         graphs.append([str(graph) for graph in context.graphs])
     assert graphs[0] == graphs[1]

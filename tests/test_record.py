@@ -96,10 +96,12 @@ def test_without_boundaries_a_call_is_its_body() -> None:
 
 def test_a_function_that_calls_others_is_not_an_operation() -> None:
     with recording() as recorder:
-        twice(*inputs(recorder, X))
-    assert primitives(recorder) == ["call", "sin", "call"]
-    assert recorder.ops[0].scope == recorder.ops[1].scope != 0
-    assert {type(entry) for entry in recorder._signatures} == {Leaf, Fragment}
+        for kept in (str, Fragment, Fragment):
+            twice(*inputs(recorder, X))
+            assert {type(entry) for entry in recorder._signatures} == {Leaf, kept}
+    assert primitives(recorder) == ["call", "sin", "call"] * 3
+    scopes = [op.scope for op in recorder.ops]
+    assert scopes[0] == scopes[1] != scopes[3] == scopes[4] != scopes[6] == scopes[7] != 0
 
 
 def test_a_leaf_runs_once_for_each_signature() -> None:
