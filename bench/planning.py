@@ -1,0 +1,134 @@
+"""How long planning takes, and how much of it is left when it is done ahead of time.
+
+    python bench/planning.py --data DIR [--cases sst sick] [--batches 64 256] [--hidden 128] [--trees N] [--json FILE]
+
+DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For each case:
+
+- cold: microseconds a node for minibatches of structures that were never met, in a context that knows the cells;
+- warm: the same for structures that were met before;
+- share: warm planning by the time of a fused train step;
+- cold epoch: the time of an epoch (planning and training) over never-seen samples, by that of the next one;
+- ahead: the time of an epoch with `f.plans` (planning in a thread), by that of the same steps on plans made before.
+
+A node is a call that the batch computes or merges (`plan.summary.nodes`).
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import models
+import numpy as np
+from trees import minibatches, random_pairs, random_sentences
+
+from jitbatch import Plan, clear_caches
+from jitbatch.data import Vocabulary, read_sick, read_sst
+
+
+def read(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any, list[Any]]]:
+    """For each case a function, its parameters and samples in a random order."""
+    rng = np.random.default_rng(0)
+    cases: dict[str, tuple[Any, Any, list[Any]]] = {}
+    for name, fun, make_params, read_file, path, make in (
+        ("sst", models.all_loss, models.binary_params, read_sst, "sst/train.txt", random_sentences),
+        ("sick", models.pair_loss, models.pair_params, read_sick, "sick/train", random_pairs),
+    ):
+        if name not in arguments.cases:
+            continue
+        words = Vocabulary()
+        samples = read_file(arguments.data / path, words) if arguments.data else make(rng, arguments.trees)
+        samples = [samples[i] for i in rng.permutation(len(samples))[: arguments.trees]]
+        cases[name] = fun, make_params(arguments.hidden, max(len(words), 1000)), samples
+    return cases
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - start
+
+
+def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, float]:
+    batches = list(minibatches(samples, size))
+    known, new = batches[: len(batches) // 2], batches[len(batches) // 2 :]
+
+    @jax.jit
+    def step(params: Any, plan: Plan) -> Any:
+        loss, grads = jax.value_and_grad(lambda p: fun.batch(p, plan).mean())(params)
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), loss
+
+    def epoch(plans: Iterable[Plan]) -> Any:
+        current, loss = params, None
+        for plan in plans:
+            current, loss = step(current, plan)
+        return loss
+
+    # The sizes of all batches, so that nothing compiles below; made apart, so that half of the structures stay new.
+    largest = None
+    for batch in known:
+        largest = fun.plan(params, batch, like=largest)
+    cold, nodes = [], []
+    for batch in new:
+        start = time.perf_counter()
+        largest = fun.plan(params, batch, like=largest)
+        cold.append(time.perf_counter() - start)
+        nodes.append(largest.summary.nodes)
+    fun.plan(params, batches[0], like=largest)
+    warm, counts = [], []
+    for _ in range(3):
+        for batch in batches:
+            start = time.perf_counter()
+            plan = fun.plan(params, batch, like=largest)
+            warm.append(time.perf_counter() - start)
+            counts.append(plan.summary.nodes)
+
+    ready = [jax.device_put(fun.plan(params, batch, like=largest)) for batch in batches]
+    epoch(ready)  # compiles
+    executed, ahead, in_turn = [], [], []
+    for _ in range(3):
+        executed.append(seconds(lambda: epoch(ready)))
+        ahead.append(seconds(lambda: epoch(fun.plans(params, batches, like=largest))))
+        in_turn.append(seconds(lambda: epoch(fun.plan(params, batch, like=largest) for batch in batches)))
+    warm_step = statistics.median(executed) / len(batches)
+    return {
+        "nodes a minibatch": statistics.mean(counts),
+        "cold us a node": 1e6 * sum(cold) / sum(nodes),
+        "warm us a node": 1e6 * statistics.median(np.array(warm) / counts),
+        "warm ms a minibatch": 1e3 * statistics.median(warm),
+        "ms a step": 1e3 * warm_step,
+        "share of a step": statistics.median(warm) / warm_step,
+        "cold epoch by warm": (sum(cold) / len(cold) + warm_step) / (statistics.median(in_turn) / len(batches)),
+        "epoch ahead by execution": statistics.median(ahead) / statistics.median(executed),
+        "epoch in turn by execution": statistics.median(in_turn) / statistics.median(executed),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How long planning takes.")
+    parser.add_argument("--data", type=Path, help="the folder with sst/train.txt and sick/train")
+    parser.add_argument("--cases", nargs="+", choices=("sst", "sick"), default=("sst", "sick"))
+    parser.add_argument("--batches", nargs="+", type=int, default=(64, 256))
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--trees", type=int, default=2048)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for name, case in read(arguments).items():
+        for size in arguments.batches:
+            clear_caches()
+            row = {"case": name, "minibatch": size, **measure(*case, size)}
+            rows.append(row)
+            print(f"{name}, minibatch {size}:", flush=True)
+            for key, value in list(row.items())[2:]:
+                print(f"    {key:28} {value:8.2f}", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
