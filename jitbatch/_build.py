@@ -277,12 +277,11 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
     base = list(itertools.accumulate(counts, initial=given))
 
     def number_of(ref: Ref) -> int:
-        kind = type(ref)
-        if kind is Made:
-            node, output = made_at[ref[0]][ref[1]]
+        if type(ref) is Made:
+            node, output = made_at[ref.op][ref.output]
             return base[node] + output
-        if kind is Input:
-            return input_numbers[ref]  # type: ignore[index]
+        if type(ref) is Input:
+            return input_numbers[ref]
         assert type(ref) is Shared
         return len(input_numbers) + shared_numbers[ref.number]
 

@@ -82,6 +82,7 @@ class Recorder(_compat.Trace):
         self._sites = SiteRecorder(outermost, Recorder.call.__code__)
         self._scope = self._scopes = 0
         self._calls = 0
+        self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._flat_shared: dict[int, tuple[Any, list[Any], Hashable]] = {}
 
     # Values and operations
@@ -98,11 +99,18 @@ class Recorder(_compat.Trace):
         """`value[index]` along axis 0. An element or slice of a slice is one of what was sliced."""
         while isinstance(value.source, Op) and isinstance(value.source.index, range):
             index, value = within(value.source.index, index), value.source.inputs[0]
-        aval = value.aval
-        shape = aval.shape[1:] if isinstance(index, int) else (len(index), *aval.shape[1:])
+        length = None if isinstance(index, int) else len(index)
+        known = self._element_avals.get((value.aval_number, length))
+        if known is None:
+            aval = value.aval
+            shape = aval.shape[1:] if length is None else (length, *aval.shape[1:])
+            aval = _compat.make_aval(shape, aval.dtype, aval.weak_type)
+            known = self._element_avals[value.aval_number, length] = (aval, self.tables.avals.number(aval))
         op = Op([value], self._scope, self._sites.here())
         op.index = index
-        return self.record(op, [_compat.make_aval(shape, aval.dtype, aval.weak_type)])[0]
+        op.outputs = [Value(self, *known, op)]
+        self.ops.append(op)
+        return op.outputs[0]
 
     def add(self, left: Value, right: Value) -> Value:
         return self._arithmetic(_ADD, left, right)

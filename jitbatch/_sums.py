@@ -10,7 +10,7 @@ with zero, as Python's `sum` does. A path goes only through results with one rea
 on the way is left as it is, since its terms would be added again for every reader.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from jitbatch._values import ConstantRow, Op, Value, root, within_body
 
 def gather_sums(
     ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool] = lambda terms: True,
-    arguments: Container[int] = (),
+    arguments: Collection[int] = (),
 ) -> list[Op]:  # fmt: skip
     """The operations with sums, maxima and minima over any number of terms in place of what they were written as.
 
@@ -45,7 +45,7 @@ def gather_sums(
 class _Gatherer:
     def __init__(
         self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool],
-        arguments: Container[int],
+        arguments: Collection[int],
     ):  # fmt: skip
         self.ops = ops
         self.wanted = wanted
@@ -78,6 +78,8 @@ class _Gatherer:
 
     def _origin(self, value: Any) -> Any:
         """What an alias stands for."""
+        if not self.arguments:
+            return root(value)
         value = within_body(value, self.arguments)
         return value if id(value) in self.arguments else root(value)
 
@@ -270,7 +272,8 @@ def _is_addition(op: Op) -> bool:
 
 
 def _same_class(one: Any, other: Any) -> bool:
-    a, b = jax.typeof(one), jax.typeof(other)
+    a = one.aval if type(one) is Value else jax.typeof(one)
+    b = other.aval if type(other) is Value else jax.typeof(other)
     return a.shape == b.shape and a.dtype == b.dtype and a.dtype != bool
 
 
