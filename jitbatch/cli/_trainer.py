@@ -1,0 +1,239 @@
+"""Training a task: minibatches, steps and evaluation. It feels like any other training with Flax and Optax.
+
+A trainer is driven from outside: `run` yields a record after each step and each epoch, and between two records the
+trainer can be saved, and left.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from jitbatch import Capacity, Plan, Ragged
+from jitbatch.cli._errors import CommandError
+from jitbatch.cli._settings import Settings
+from jitbatch.cli._tasks import Decorated, Task
+
+WORK = ("analysis", "compile", "execution")
+"""What time is spent on: planning minibatches, compiling programs for them, running these."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A record of one update. `samples` is how many of its epoch are done, `mean_loss` is their loss."""
+
+    epoch: int
+    step: int
+    samples: int
+    loss: float
+    mean_loss: float
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A record of one pass over the training data and what it achieved on the development data.
+
+    `compilations` is how many programs for updates this process has compiled so far.
+    """
+
+    epoch: int
+    step: int
+    loss: float
+    dev: dict[str, float]
+    is_best: bool
+    samples_per_second: float
+    seconds: dict[str, float]
+    compilations: int
+
+
+@dataclass
+class Progress:
+    """How far a run has come. With the seed, it determines all that is random: orders are drawn anew for each epoch."""
+
+    epoch: int = 0  # finished ones
+    samples: int = 0  # of the unfinished one
+    step: int = 0
+    summed_loss: float = 0.0  # of these samples
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))  # spent on them
+    best_epoch: int = 0
+    best_metric: float = -math.inf
+
+
+class Trainer:
+    """A task in training.
+
+    Attributes:
+        model, optimizer: the Flax module and its `nnx.Optimizer`.
+        best: the state of the model after the epoch that was best on the development data.
+        rooms: by name of a program the last plan, or the capacity of one: what the next is planned `like`.
+    """
+
+    def __init__(self, task: Task, settings: Settings):
+        self.task = task
+        self.settings = settings
+        self.model = task.model
+        self.batch_size = min(settings.batch_size, len(task.train))
+        steps = settings.epochs * math.ceil(len(task.train) / self.batch_size)
+        schedule = optax.cosine_decay_schedule(settings.learning_rate, steps)
+        rule = optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(schedule, weight_decay=settings.weight_decay))
+        self.optimizer = nnx.Optimizer(self.model, rule, wrt=nnx.Param)
+        self.best = nnx.state(self.model)
+        self.progress = Progress()
+        self.rooms: dict[str, Plan | Capacity] = {}
+        self._update = Program(update_batch(task.loss))
+        self._predict = Program(lambda model, plan: task.predict.batch(model, plan))
+
+    # Training
+
+    def run(self) -> Iterator[Step | Epoch]:
+        """Train to the last epoch, from wherever it stands."""
+        while self.progress.epoch < self.settings.epochs:
+            yield from self._steps()
+            yield self._end_of_epoch()
+
+    def _steps(self) -> Iterator[Step]:
+        progress, train = self.progress, self.task.train
+        order = np.random.default_rng([self.settings.seed, progress.epoch]).permutation(len(train))
+        for start in range(progress.samples, len(order), self.batch_size):
+            samples = [train[i] for i in order[start : start + self.batch_size]]
+            loss = self._step(samples)
+            if not math.isfinite(loss):
+                raise CommandError(
+                    f"the loss is {loss} after {progress.step + 1} steps. Try a smaller --learning-rate than "
+                    f"{self.settings.learning_rate:g} in a new run"
+                )
+            progress.step += 1
+            progress.samples += len(samples)
+            progress.summed_loss += loss * len(samples)
+            mean = progress.summed_loss / progress.samples
+            yield Step(progress.epoch + 1, progress.step, progress.samples, loss, mean, dict(progress.seconds))
+
+    def _step(self, samples: Sequence[Any]) -> float:
+        if self.settings.executor == "loop":
+            with self._clock("execution"):
+                return update_loop(self.task.loss, self.model, self.optimizer, samples)
+        plan, weights = self._plan("update", self.task.loss, samples)
+        run = self._compiled(self._update, self.model, self.optimizer, plan, weights)
+        with self._clock("execution"):
+            self.model, self.optimizer, loss = run(self.model, self.optimizer, plan, weights)
+            return float(loss)
+
+    def _end_of_epoch(self) -> Epoch:
+        progress = self.progress
+        speed = progress.samples / sum(progress.seconds.values())
+        seconds, loss = progress.seconds, progress.summed_loss / progress.samples
+        progress.seconds = dict.fromkeys(WORK, 0.0)
+        progress.epoch, progress.samples, progress.summed_loss = progress.epoch + 1, 0, 0.0
+        dev = self.evaluate(self.task.dev)
+        metric = next(iter(dev.values()))
+        is_best = metric > progress.best_metric
+        if is_best:
+            self.best = nnx.state(self.model)
+            progress.best_epoch, progress.best_metric = progress.epoch, metric
+        progress.seconds = dict.fromkeys(WORK, 0.0)  # those of an epoch are of its steps alone
+        return Epoch(progress.epoch, progress.step, loss, dev, is_best, speed, seconds, self._update.compilations)
+
+    # Evaluation
+
+    def evaluate(self, samples: Sequence[Any]) -> dict[str, float]:
+        """The metrics of the model on some samples; the first one is what an epoch is selected by."""
+        return self.task.metrics(self.predictions(samples), samples)
+
+    def predictions(self, samples: Sequence[Any]) -> list[Any]:
+        if self.settings.executor == "loop":
+            return [jax.tree.map(np.asarray, self.task.predict(self.model, sample)) for sample in samples]
+        found: list[Any] = []
+        for start in range(0, len(samples), self.batch_size):
+            chosen = samples[start : start + self.batch_size]
+            plan, _ = self._plan("predict", self.task.predict, chosen)
+            run = self._compiled(self._predict, self.model, plan)
+            with self._clock("execution"):
+                result = run(self.model, plan)
+                rows = result.to_list() if isinstance(result, Ragged) else list(np.asarray(result))
+            found += rows[: len(chosen)]
+        return found
+
+    def evaluate_best(self, samples: Sequence[Any]) -> dict[str, float]:
+        """The metrics of the epoch that was best on the development data. The model has its parameters afterwards."""
+        nnx.update(self.model, self.best)
+        return self.evaluate(samples)
+
+    # Parts of the above
+
+    def _plan(self, name: str, function: Decorated, samples: Sequence[Any]) -> tuple[Plan, np.ndarray]:
+        """A plan of a full minibatch, and the samples' weights.
+
+        A minibatch that is smaller than the others is filled up with its own first sample at weight zero, so that it
+        fits the same program. It costs nothing, since equal calls are computed once.
+        """
+        missing = self.batch_size - len(samples)
+        weights = np.array([1.0] * len(samples) + [0.0] * missing, np.float32) / len(samples)
+        with self._clock("analysis"):
+            plan = function.plan(self.model, [*samples, *[samples[0]] * missing], like=self.rooms.get(name))
+        self.rooms[name] = plan
+        return plan, weights
+
+    def _compiled(self, program: "Program", *args: Any) -> Callable[..., Any]:
+        with self._clock("compile"):
+            return program.compiled(*args)
+
+    @contextmanager
+    def _clock(self, work: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.progress.seconds[work] += time.perf_counter() - begin
+
+
+class Program:
+    """A function that is compiled once for all arguments of equal structure and shapes, apart from being run."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._jitted = jax.jit(function)
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def compiled(self, *args: Any) -> Callable[..., Any]:
+        leaves, structure = jax.tree.flatten(args)
+        key = structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+        if key not in self._compiled:
+            self._compiled[key] = self._jitted.lower(*args).compile()
+        return self._compiled[key]
+
+    @property
+    def compilations(self) -> int:
+        return len(self._compiled)
+
+
+def update_batch(loss: Decorated) -> Callable[..., Any]:
+    """Forward, backward and update for a planned minibatch."""
+
+    def update(model: nnx.Module, optimizer: nnx.Optimizer[Any], plan: Plan, weights: np.ndarray) -> Any:
+        value, gradients = jax.value_and_grad(lambda m: jnp.vdot(loss.batch(m, plan), weights))(model)
+        optimizer.update(model, gradients)
+        return model, optimizer, value
+
+    return update
+
+
+def update_loop(loss: Decorated, model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Sequence[Any]) -> float:
+    """The same without jitbatch: one sample after the other, each by the plain function that it is."""
+    total, gradients = 0.0, None
+    for sample in samples:
+        value, gradient = jax.value_and_grad(loss)(model, sample)
+        total += float(value)
+        gradients = gradient if gradients is None else jax.tree.map(jnp.add, gradients, gradient)
+    optimizer.update(model, jax.tree.map(lambda sum: sum / len(samples), gradients))
+    return total / len(samples)
+
+
+def as_json(record: Step | Epoch) -> dict[str, Any]:
+    return {"kind": type(record).__name__.lower(), **dataclasses.asdict(record)}
