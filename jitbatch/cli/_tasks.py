@@ -50,6 +50,11 @@ def make_task(settings: Settings) -> Task:
 # ListOps
 
 
+@jitbatch
+def predict_listops(model: Any, sample: Any) -> Any:
+    return model.predict(sample.expression)
+
+
 def listops(settings: Settings) -> Task:
     from jitbatch.cli._baselines import bag_of_symbols, majority
     from jitbatch.data.listops import make_listops, to_string
@@ -67,7 +72,7 @@ def listops(settings: Settings) -> Task:
         test=test,
         model=ListOpsTreeLSTM(settings.hidden, rngs=nnx.Rngs(settings.seed)),
         loss=ListOpsTreeLSTM.loss,
-        predict=jitbatch(lambda model, sample: model.predict(sample.expression)),
+        predict=predict_listops,
         metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, [s.value for s in samples])},
         baselines={
             "bag of symbols": lambda: bag_of_symbols(train, test, settings.seed),

@@ -5,6 +5,7 @@ trainer can be saved, and left.
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -84,14 +85,12 @@ class Trainer:
         self.model = task.model
         self.batch_size = min(settings.batch_size, len(task.train))
         steps = settings.epochs * math.ceil(len(task.train) / self.batch_size)
-        schedule = optax.cosine_decay_schedule(settings.learning_rate, steps)
-        rule = optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(schedule, weight_decay=settings.weight_decay))
+        rule = update_rule(settings.learning_rate, settings.weight_decay, steps)
         self.optimizer = nnx.Optimizer(self.model, rule, wrt=nnx.Param)
         self.best = nnx.state(self.model)
         self.progress = Progress()
         self.rooms: dict[str, Plan | Capacity] = {}
-        self._update = Program(update_batch(task.loss))
-        self._predict = Program(lambda model, plan: task.predict.batch(model, plan))
+        self._update, self._predict = update_program(task.loss), predict_program(task.predict)
 
     # Training
 
@@ -213,7 +212,22 @@ class Program:
         return len(self._compiled)
 
 
-def update_batch(loss: Decorated) -> Callable[..., Any]:
+# These are cached, so that equal settings are one program within a process.
+
+
+@functools.cache
+def update_rule(learning_rate: float, weight_decay: float, steps: int) -> optax.GradientTransformation:
+    schedule = optax.cosine_decay_schedule(learning_rate, steps)
+    return optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(schedule, weight_decay=weight_decay))
+
+
+@functools.cache
+def predict_program(predict: Decorated) -> Program:
+    return Program(lambda model, plan: predict.batch(model, plan))
+
+
+@functools.cache
+def update_program(loss: Decorated) -> Program:
     """Forward, backward and update for a planned minibatch."""
 
     def update(model: nnx.Module, optimizer: nnx.Optimizer[Any], plan: Plan, weights: np.ndarray) -> Any:
@@ -221,7 +235,7 @@ def update_batch(loss: Decorated) -> Callable[..., Any]:
         optimizer.update(model, gradients)
         return model, optimizer, value
 
-    return update
+    return Program(update)
 
 
 def update_loop(loss: Decorated, model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Sequence[Any]) -> float:
