@@ -31,3 +31,7 @@ class PlanError(JitbatchError, ValueError):
 
 class VerifyError(JitbatchError, AssertionError):
     """An intermediate representation breaks one of its invariants: a bug in jitbatch."""
+
+
+class DataError(JitbatchError, ValueError):
+    """A line of a data file is not what its format asks for."""

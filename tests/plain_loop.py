@@ -29,9 +29,11 @@ def assert_batches_like_loop(model: nnx.Module, method: str, samples: list[Any],
 
         return jax.value_and_grad(weighted, has_aux=True)
 
-    (_, values), grads = value_and_grad(loop)(params, samples)
+    # Compiled as a whole, because one by one the operations take longer to compile.
+    (_, values), grads = jax.jit(lambda params: value_and_grad(loop)(params, samples))(params)
+    on_samples = jax.jit(lambda params: value_and_grad(batch)(params, samples))
     plan = getattr(model, method).plan(samples)
-    for got in (value_and_grad(batch)(params, samples), jax.jit(value_and_grad(batch))(params, plan)):
+    for got in (on_samples(params), jax.jit(value_and_grad(batch))(params, plan)):
         np.testing.assert_allclose(got[0][1], values, rtol=rtol, atol=rtol)
         expected = jax.tree.leaves_with_path(grads)
         for (path, want), have in zip(expected, jax.tree.leaves(got[1]), strict=True):

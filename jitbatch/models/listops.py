@@ -1,5 +1,6 @@
 """A Tree-LSTM that learns to evaluate ListOps expressions."""
 
+import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
@@ -10,7 +11,11 @@ from jitbatch.data.listops import SYMBOLS, Expression, ListOps
 
 
 class ListOpsTreeLSTM(nnx.Module):
-    """An operator is a state that reads its arguments from left to right, as an LSTM reads words."""
+    """An operator is a state that reads its arguments from left to right, as an LSTM reads words.
+
+    What stands for the value of a nested expression is a mix of the ten digits' embeddings, weighted by how likely each
+    digit is. So what is learnt about arguments that are digits holds for arguments that are expressions.
+    """
 
     def __init__(self, hidden: int = 128, *, rngs: nnx.Rngs):
         self.embed = nnx.Embed(len(SYMBOLS), hidden, embedding_init=nnx.initializers.normal(1.0), rngs=rngs)
@@ -27,14 +32,18 @@ class ListOpsTreeLSTM(nnx.Module):
         c = nnx.sigmoid(f + 1) * c + nnx.sigmoid(i) * jnp.tanh(u)
         return nnx.sigmoid(o) * jnp.tanh(c), c
 
+    @jitbatch
+    def digits(self, h: Array) -> Array:
+        return jax.nn.softmax(self.out(h)) @ self.embed.embedding[:10]
+
     def encode(self, expression: Expression) -> Array:
-        if not isinstance(expression, tuple):
-            return self.symbol(expression)
+        """The state of an operator that has read its arguments."""
         operator, *arguments = expression
         h = self.symbol(operator)
         c = jnp.zeros_like(h)
         for argument in arguments:
-            h, c = self.read(h, c, self.encode(argument))
+            nested = isinstance(argument, tuple)
+            h, c = self.read(h, c, self.digits(self.encode(argument)) if nested else self.symbol(argument))
         return h
 
     @jitbatch

@@ -1,0 +1,48 @@
+"""Samples for taggers: sentences as numbers."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from jitbatch.data.conllu import Parsed
+from jitbatch.data.vocabulary import Vocabulary
+
+
+class Spelled(NamedTuple):
+    """A word: its number, and those of its characters."""
+
+    word: int
+    characters: np.ndarray
+
+
+class Tagged(NamedTuple):
+    """Words and the class of each."""
+
+    words: np.ndarray | list[Spelled]
+    tags: np.ndarray
+
+
+def tagged(
+    sentences: Iterable[Parsed], words: Vocabulary, tags: Vocabulary, characters: Vocabulary | None = None
+) -> list[Tagged]:
+    """Sentences as numbers; with a vocabulary of characters, words are `Spelled`.
+
+    >>> from jitbatch.data import Parsed, Vocabulary
+    >>> sentence = Parsed(["It", "works"], ["PRON", "VERB"], [2, 0], ["nsubj", "root"])
+    >>> tagged([sentence], Vocabulary(), Vocabulary())
+    [Tagged(words=array([1, 2], dtype=int32), tags=array([1, 2], dtype=int32))]
+    """
+
+    def numbers(names: Iterable[str], vocabulary: Vocabulary) -> np.ndarray:
+        return np.array([vocabulary[name] for name in names], np.int32)
+
+    return [
+        Tagged(
+            numbers(one.words, words)
+            if characters is None
+            else [Spelled(words[word], numbers(word, characters)) for word in one.words],
+            numbers(one.tags, tags),
+        )
+        for one in sentences
+    ]

@@ -1,0 +1,80 @@
+"""Tree-LSTMs (Tai et al., 2015): for trees whose nodes have a fixed number of children, and for any number."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from jitbatch import jitbatch
+from jitbatch.data.trees import Dependency, Tree
+
+
+class State(NamedTuple):
+    """What an LSTM knows: its output and its memory."""
+
+    h: Array
+    c: Array
+
+
+class NaryTreeLSTM(nnx.Module):
+    """For trees with words as leaves; an inner node has `arity` children, of which each has a forget gate and weights."""
+
+    def __init__(self, words: int, embedding: int, hidden: int, arity: int = 2, *, rngs: nnx.Rngs):
+        self.arity = arity
+        self.embed = nnx.Embed(words, embedding, rngs=rngs)
+        self.word_gates = nnx.Linear(embedding, 3 * hidden, rngs=rngs)
+        self.child_gates = nnx.Linear(arity * hidden, (3 + arity) * hidden, rngs=rngs)
+
+    @jitbatch
+    def leaf(self, word: int) -> State:
+        i, o, u = jnp.split(self.word_gates(self.embed(jnp.asarray(word))), 3)
+        c = nnx.sigmoid(i) * jnp.tanh(u)
+        return State(nnx.sigmoid(o) * jnp.tanh(c), c)
+
+    @jitbatch
+    def compose(self, *children: State) -> State:
+        gates = self.child_gates(jnp.concatenate([child.h for child in children]))
+        i, o, u, *forget = jnp.split(gates, 3 + self.arity)
+        c = nnx.sigmoid(i) * jnp.tanh(u)
+        for f, child in zip(forget, children, strict=True):
+            c += nnx.sigmoid(f) * child.c
+        return State(nnx.sigmoid(o) * jnp.tanh(c), c)
+
+    def states(self, tree: Tree) -> list[State]:
+        """The states of all nodes in post-order: the root's is the last."""
+        if not isinstance(tree, tuple):
+            return [self.leaf(tree)]
+        below = [self.states(child) for child in tree]
+        return [*sum(below, []), self.compose(*(states[-1] for states in below))]
+
+    def __call__(self, tree: Tree) -> State:
+        """The state of the root."""
+        return self.states(tree)[-1]
+
+
+class ChildSumTreeLSTM(nnx.Module):
+    """For trees with a word at each node and any number of children, whose order does not matter."""
+
+    def __init__(self, words: int, embedding: int, hidden: int, *, rngs: nnx.Rngs):
+        self.hidden = hidden
+        self.embed = nnx.Embed(words, embedding, rngs=rngs)
+        self.word_gates = nnx.Linear(embedding, 3 * hidden, rngs=rngs)
+        self.sum_gates = nnx.Linear(hidden, 3 * hidden, use_bias=False, rngs=rngs)
+        self.word_forget = nnx.Linear(embedding, hidden, rngs=rngs)
+        self.child_forget = nnx.Linear(hidden, hidden, use_bias=False, rngs=rngs)
+
+    @jitbatch
+    def node(self, word: int, children: Sequence[State]) -> State:
+        x = self.embed(jnp.asarray(word))
+        h = sum((child.h for child in children), jnp.zeros(self.hidden))
+        i, o, u = jnp.split(self.word_gates(x) + self.sum_gates(h), 3)
+        forget = self.word_forget(x)
+        kept = sum(nnx.sigmoid(forget + self.child_forget(child.h)) * child.c for child in children)
+        c = nnx.sigmoid(i) * jnp.tanh(u) + kept
+        return State(nnx.sigmoid(o) * jnp.tanh(c), c)
+
+    def __call__(self, tree: Dependency) -> State:
+        """The state of the root."""
+        return self.node(tree.token, [self(child) for child in tree.children])
