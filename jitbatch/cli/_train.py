@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             option("--depth", positive, "how deep operators are nested at most", "N")
         else:
             task.add_argument("--data", metavar="DIR", help="where the data is, as above")
+            option("--embedding", positive, "size of word vectors without --vectors", "N")
             task.add_argument("--vectors", metavar="FILE", help="pretrained word vectors in GloVe's text format")
         task.add_argument("--seed", type=int, metavar="N", help="of data, parameters and order (default: 0)")
         task.add_argument("--limit", type=positive, metavar="N", help="use N samples of each split, for a quick try")

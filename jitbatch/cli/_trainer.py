@@ -101,10 +101,11 @@ class Trainer:
             yield self._end_of_epoch()
 
     def _steps(self) -> Iterator[Step]:
-        progress, train = self.progress, self.task.train
-        order = np.random.default_rng([self.settings.seed, progress.epoch]).permutation(len(train))
-        for start in range(progress.samples, len(order), self.batch_size):
-            samples = [train[i] for i in order[start : start + self.batch_size]]
+        progress = self.progress
+        order = np.random.default_rng([self.settings.seed, progress.epoch]).permutation(len(self.task.train))
+        shuffled = [self.task.train[i] for i in order]
+        self._make_room("update", self.task.loss, shuffled)
+        for samples in self._minibatches(shuffled[progress.samples :]):
             loss = self._step(samples)
             if not math.isfinite(loss):
                 raise CommandError(
@@ -151,9 +152,9 @@ class Trainer:
     def predictions(self, samples: Sequence[Any]) -> list[Any]:
         if self.settings.executor == "loop":
             return [jax.tree.map(np.asarray, self.task.predict(self.model, sample)) for sample in samples]
+        self._make_room("predict", self.task.predict, samples)
         found: list[Any] = []
-        for start in range(0, len(samples), self.batch_size):
-            chosen = samples[start : start + self.batch_size]
+        for chosen in self._minibatches(samples):
             plan, _ = self._plan("predict", self.task.predict, chosen)
             run = self._compiled(self._predict, self.model, plan)
             with self._clock("execution"):
@@ -181,6 +182,16 @@ class Trainer:
             plan = function.plan(self.model, [*samples, *[samples[0]] * missing], like=self.rooms.get(name))
         self.rooms[name] = plan
         return plan, weights
+
+    def _make_room(self, name: str, function: Decorated, samples: Sequence[Any]) -> None:
+        """Plan all minibatches before the first is run, so that the first program has room for nearly all that come."""
+        if self.settings.executor == "batch" and name not in self.rooms:
+            for chosen in self._minibatches(samples):
+                self._plan(name, function, chosen)
+
+    def _minibatches(self, samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        for start in range(0, len(samples), self.batch_size):
+            yield samples[start : start + self.batch_size]
 
     def _compiled(self, program: "Program", *args: Any) -> Callable[..., Any]:
         with self._clock("compile"):
