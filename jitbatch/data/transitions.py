@@ -57,6 +57,15 @@ def number_of_actions(relations: int) -> int:
     return 1 + 2 * relations
 
 
+def legal_actions(stack: int, buffer: int, actions: int) -> np.ndarray:
+    """Which actions are possible with so many words on the stack and in the buffer.
+
+    >>> legal_actions(stack=1, buffer=3, actions=5).tolist()
+    [True, False, False, False, False]
+    """
+    return np.array([buffer > 0, *[stack > 1] * (actions - 1)])
+
+
 def oracle(heads: Sequence[int]) -> list[int] | None:
     """The moves that make a tree, or None if the tree is not projective. A word is reduced as soon as it can be.
 

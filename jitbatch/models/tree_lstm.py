@@ -46,8 +46,12 @@ class NaryTreeLSTM(nnx.Module):
         """The states of all nodes in post-order: the root's is the last."""
         if not isinstance(tree, tuple):
             return [self.leaf(tree)]
-        below = [self.states(child) for child in tree]
-        return [*sum(below, []), self.compose(*(states[-1] for states in below))]
+        states: list[State] = []
+        children: list[State] = []
+        for child in tree:
+            states += self.states(child)
+            children.append(states[-1])
+        return [*states, self.compose(*children)]
 
     def __call__(self, tree: Tree) -> State:
         """The state of the root."""

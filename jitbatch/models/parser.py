@@ -1,0 +1,140 @@
+"""A transition-based dependency parser with a stack LSTM (Dyer et al., 2015)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax import Array
+
+from jitbatch import Static, jitbatch
+from jitbatch.data.transitions import LEFT, SHIFT, Transitions, legal_actions, move_and_relation, number_of_actions
+from jitbatch.models.lstm import LSTM
+from jitbatch.models.tree_lstm import State
+
+
+class Item(NamedTuple):
+    """A word or phrase on the stack or in the buffer, and the state of the LSTM that has read it and all below it."""
+
+    vector: Array
+    state: State
+
+
+class Configuration(NamedTuple):
+    """Where a parser stands: its stack and its buffer, both with the top at the end, and what it has done so far."""
+
+    stack: tuple[Item, ...]
+    buffer: tuple[Item, ...]
+    done: State
+
+
+class StackLSTMParser(nnx.Module):
+    """Arc-standard: one LSTM reads the stack, one the buffer from its end, and one the actions done so far."""
+
+    def __init__(self, words: int, tags: int, relations: int, embedding: int = 64, hidden: int = 64, *, rngs: nnx.Rngs):
+        self.actions = number_of_actions(relations)
+        self.embed_word = nnx.Embed(words, embedding, rngs=rngs)
+        self.embed_tag = nnx.Embed(tags, embedding, rngs=rngs)
+        self.embed_action = nnx.Embed(self.actions, embedding, rngs=rngs)
+        self.word_input = nnx.Linear(2 * embedding, hidden, rngs=rngs)
+        self.stack = LSTM(hidden, hidden, rngs=rngs)
+        self.buffer = LSTM(hidden, hidden, rngs=rngs)
+        self.history = LSTM(embedding, hidden, rngs=rngs)
+        self.phrase = nnx.Linear(2 * hidden + embedding, hidden, rngs=rngs)
+        self.summary = nnx.Linear(3 * hidden, hidden, rngs=rngs)
+        self.out = nnx.Linear(hidden, self.actions, rngs=rngs)
+
+    # What is computed
+
+    @jitbatch
+    def word(self, word: int, tag: int) -> Array:
+        both = [self.embed_word(jnp.asarray(word)), self.embed_tag(jnp.asarray(tag))]
+        return nnx.relu(self.word_input(jnp.concatenate(both)))
+
+    @jitbatch
+    def action(self, action: int) -> Array:
+        return self.embed_action(jnp.asarray(action))
+
+    @jitbatch
+    def compose(self, head: Array, dependent: Array, action: Array) -> Array:
+        """A head with one more dependent; the action tells their relation."""
+        return jnp.tanh(self.phrase(jnp.concatenate([head, dependent, action])))
+
+    @jitbatch
+    def scores(self, stack: State, buffer: State, done: State, legal: np.ndarray) -> Array:
+        summary = nnx.relu(self.summary(jnp.concatenate([stack.h, buffer.h, done.h])))
+        return jnp.where(legal, self.out(summary), -1e9)
+
+    # How a sentence is parsed
+
+    @jitbatch(out="list")
+    def start(self, words: Array, tags: Array) -> Configuration:
+        """Nothing is on the stack, and the buffer was read from its end."""
+        buffer: tuple[Item, ...] = ()
+        for vector in reversed([self.word(*one) for one in zip(words, tags, strict=True)]):
+            buffer = pushed(self.buffer, buffer, vector)
+        return Configuration((), buffer, self.history.first)
+
+    @jitbatch
+    def logits(self, now: Configuration) -> Array:
+        """A score for each action."""
+        legal = legal_actions(len(now.stack), len(now.buffer), self.actions)
+        return self.scores(top(self.stack, now.stack), top(self.buffer, now.buffer), now.done, legal)
+
+    @jitbatch(out="list")
+    def advance(self, now: Configuration, move: Static[int], action: int) -> Configuration:
+        """Where an action leads to."""
+        embedded = self.action(action)
+        done = self.history.step(now.done, embedded)
+        if move.value == SHIFT:
+            return Configuration(pushed(self.stack, now.stack, now.buffer[-1].vector), now.buffer[:-1], done)
+        *below, second, first = now.stack
+        head, dependent = (first, second) if move.value == LEFT else (second, first)
+        phrase = self.compose(head.vector, dependent.vector, embedded)
+        return Configuration(pushed(self.stack, tuple(below), phrase), now.buffer, done)
+
+    def oracle_logits(self, sample: Transitions) -> list[Array]:
+        """The scores before each of the oracle's actions."""
+        logits = []
+        now = self.start(sample.words, sample.tags)
+        for move, action in zip(sample.moves.value, sample.actions, strict=True):
+            logits.append(self.logits(now))
+            now = self.advance(now, Static(move), action)
+        return logits
+
+    @jitbatch
+    def loss(self, sample: Transitions) -> Array:
+        """The sum of the losses of the oracle's actions."""
+        losses = map(optax.softmax_cross_entropy_with_integer_labels, self.oracle_logits(sample), sample.actions)
+        return sum(losses, jnp.zeros(()))
+
+    @jitbatch(out="ragged")
+    def predict(self, sample: Transitions) -> list[Array]:
+        """The most likely action before each of the oracle's."""
+        return [logits.argmax() for logits in self.oracle_logits(sample)]
+
+    def parse(self, words: Sequence[np.ndarray], tags: Sequence[np.ndarray]) -> list[list[int]]:
+        """The most likely actions of some sentences, chosen one after the other: all sentences take a step at a time.
+
+        What is computed depends on what was chosen, so the actions of a sentence cannot be planned together.
+        """
+        now = self.start.batch(words, tags)
+        actions: list[list[int]] = [[] for _ in now]
+        while running := [i for i, one in enumerate(now) if one.buffer or len(one.stack) > 1]:
+            before = [now[i] for i in running]
+            chosen = np.asarray(self.logits.batch(before)).argmax(axis=-1).tolist()
+            moves = [Static(move_and_relation(action)[0]) for action in chosen]
+            for i, action, after in zip(running, chosen, self.advance.batch(before, moves, chosen), strict=True):
+                actions[i].append(action)
+                now[i] = after
+        return actions
+
+
+def pushed(lstm: LSTM, items: tuple[Item, ...], vector: Array) -> tuple[Item, ...]:
+    return *items, Item(vector, lstm.step(top(lstm, items), vector))
+
+
+def top(lstm: LSTM, items: tuple[Item, ...]) -> State:
+    return items[-1].state if items else lstm.first
