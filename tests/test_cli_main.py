@@ -48,7 +48,10 @@ def test_what_can_be_mended_has_no_traceback(
     assert code == 1
     assert text.startswith("jitbatch: error: where is the data? Give --data DIR")
     code, text = error_of(capsys, "train", "listops", "--resume")
-    assert (code, text) == (1, "jitbatch: error: there is no run runs/listops-N to resume. Give its directory by --run\n")
+    assert (code, text) == (
+        1,
+        "jitbatch: error: there is no run runs/listops-N to resume. Give its directory by --run\n",
+    )
     code, text = error_of(capsys, "train", "listops", "--resume", "--run", "nowhere")
     assert code == 1
     assert "there is no run to resume in nowhere: it has no settings.json" in text

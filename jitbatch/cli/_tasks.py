@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,26 @@ from flax import nnx
 from jitbatch import Plan, jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
-from jitbatch.cli._metrics import accuracy, mean_squared_error, pearson, spearman
+from jitbatch.cli._metrics import accuracy, item_accuracy, mean_squared_error, pearson, spearman
 from jitbatch.cli._settings import Settings
-from jitbatch.data import Vocabulary, make_listops, read_sick, read_sst, read_vectors
+from jitbatch.data import (
+    Parsed,
+    Vocabulary,
+    make_listops,
+    make_toy_language,
+    read_conllu,
+    read_sick,
+    read_sst,
+    read_vectors,
+    tagged,
+    transitions,
+)
 from jitbatch.data.listops import to_string
-from jitbatch.models import ListOpsTreeLSTM, Sentiment, Similarity
+from jitbatch.data.transitions import tree_of
+from jitbatch.models import CharacterTagger, ListOpsTreeLSTM, Sentiment, Similarity, StackLSTMParser
 
 
+@runtime_checkable
 class Decorated(Protocol):
     """A decorated function of a model and one sample."""
 
@@ -37,7 +50,9 @@ class Task:
         description: of the data, for people.
         train, dev, test: samples.
         model: the module, initialised.
-        loss, predict: of the model and one sample.
+        loss: of the model and one sample.
+        predict: of the model and one sample; or, where what is computed depends on what has been predicted, a plain
+            function of the model and a minibatch.
         metrics: of predictions and samples, by name; the first one says which epoch is best, larger is better.
         baselines: what simpler methods achieve on the test data, by name, in terms of the first metric.
     """
@@ -48,7 +63,7 @@ class Task:
     test: Sequence[Any]
     model: nnx.Module
     loss: Decorated
-    predict: Decorated
+    predict: Decorated | Callable[[Any, Sequence[Any]], list[Any]]
     metrics: Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
     baselines: Mapping[str, Callable[[], float]] = field(default_factory=dict)
 
@@ -159,32 +174,141 @@ def sst(settings: Settings) -> Task:
     )
 
 
-TASKS: dict[str, Callable[[Settings], Task]] = {"listops": listops, "sick": sick, "sst": sst}
+# Tagging and parsing
+
+
+@jitbatch(out="ragged")
+def predict_tags(model: Any, sample: Any) -> Any:
+    return model.predict.__wrapped__(sample.words)
+
+
+def tagger(settings: Settings) -> Task:
+    parsed = read_parsed(settings)
+    words, tags, characters = words_of(parsed[0]), Vocabulary(), Vocabulary()
+    train, dev, test = number_splits(parsed, lambda split: tagged(split, words, tags, characters), [tags, characters])
+    size, vectors = embedding(settings, words)
+    sizes = len(words), len(characters), len(tags), size, settings.hidden
+    model = CharacterTagger(*sizes, rngs=nnx.Rngs(settings.seed))
+    set_vectors(model.embed, vectors)
+
+    def labels(samples: Sequence[Any]) -> list[np.ndarray]:
+        return [sample.tags for sample in samples]
+
+    return Task(
+        description=described("tagger", [train, dev, test], f"sentences, {len(tags)} tags", words),
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=CharacterTagger.loss,
+        predict=predict_tags,
+        metrics=lambda predictions, samples: {"accuracy": item_accuracy(predictions, labels(samples))},
+        baselines={
+            "majority class": lambda: _baselines.majority(
+                np.concatenate(labels(train)).tolist(), np.concatenate(labels(test)).tolist()
+            )
+        },
+    )
+
+
+def parser(settings: Settings) -> Task:
+    parsed = read_parsed(settings)
+    words, tags, relations = words_of(parsed[0]), Vocabulary(), Vocabulary()
+    oracles = number_splits(parsed, lambda split: transitions(split, words, tags, relations), [tags, relations])
+    train, dev, test = (oracle.samples for oracle in oracles)
+    skipped = sum(oracle.skipped for oracle in oracles)
+    size, vectors = embedding(settings, words)
+    sizes = len(words), len(tags), len(relations), size, settings.hidden
+    model = StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed))
+    set_vectors(model.embed_word, vectors)
+
+    def heads(actions: Sequence[Any], samples: Sequence[Any]) -> list[list[int]]:
+        return [tree_of(done, len(sample.words))[0] for done, sample in zip(actions, samples, strict=True)]
+
+    def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
+        oracle = [sample.actions.tolist() for sample in samples]
+        return {"uas": item_accuracy(heads(predictions, samples), heads(oracle, samples))}
+
+    left_out = f", {skipped} left out because they are not projective" if skipped else ""
+    return Task(
+        description=described("parser", [train, dev, test], f"sentences{left_out}", words),
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=StackLSTMParser.loss,
+        predict=lambda model, samples: model.parse([s.words for s in samples], [s.tags for s in samples]),
+        metrics=metrics,
+    )
+
+
+TASKS: dict[str, Callable[[Settings], Task]] = {
+    "listops": listops,
+    "sick": sick,
+    "sst": sst,
+    "tagger": tagger,
+    "parser": parser,
+}
 
 
 # Parts of the above
+
+
+def read_parsed(settings: Settings) -> list[list[Parsed]]:
+    """Sentences in CoNLL-U, or without a folder a toy language."""
+    if settings.data is None:
+        made = make_toy_language(settings.seed, [2000, 300, 500])
+    else:
+        made = [read_conllu(path) for path in paths_of(settings, ".conllu")]
+    return [limited(split, settings) for split in made]
+
+
+def words_of(sentences: Iterable[Parsed]) -> Vocabulary:
+    return frequent(Counter(word for sentence in sentences for word in sentence.words))
+
+
+def number_splits(
+    splits: Sequence[list[Parsed]], numbered: Callable[[list[Parsed]], Any], vocabularies: Sequence[Vocabulary]
+) -> list[Any]:
+    """Sentences as numbers; what the training sentences do not have is unknown in the others."""
+    train, *others = splits
+    first = numbered(train)
+    for vocabulary in vocabularies:
+        vocabulary.freeze()
+    return [first, *map(numbered, others)]
 
 
 def read_splits(
     settings: Settings,
     suffix: str,
     read: Callable[[Path, Vocabulary], list[Any]],
-    words_of: Callable[[Any], Iterable[int]],
+    numbers_of: Callable[[Any], Iterable[int]],
 ) -> tuple[Vocabulary, list[list[Any]]]:
-    """The three splits in a folder, and the words that occur at least twice in the training data.
+    """The frequent words of the training data, and the three splits in a folder."""
+    paths = paths_of(settings, suffix)
+    seen = Vocabulary()
+    counts = Counter(number for sample in read(paths[0], seen) for number in numbers_of(sample))
+    words = frequent({seen.word(number): count for number, count in counts.items()})
+    return words, [limited(read(path, words), settings) for path in paths]
 
-    All others are the unknown word, which so has a vector that is trained.
-    """
-    assert settings.data is not None
+
+def frequent(counts: Mapping[str, int]) -> Vocabulary:
+    """The words that occur at least twice. All others are the unknown word, whose vector so is trained."""
+    words = Vocabulary(word for word, count in counts.items() if count > 1)
+    words.freeze()
+    return words
+
+
+def paths_of(settings: Settings, suffix: str) -> list[Path]:
+    if settings.data is None:
+        raise CommandError(
+            f"where is the data? Give --data DIR; what it must hold: jitbatch train {settings.task} --help"
+        )
     paths = [Path(settings.data) / f"{split}{suffix}" for split in ("train", "dev", "test")]
     for path in paths:
         if not path.exists():
-            raise CommandError(f"{path} is missing. What --data DIR must hold is said by jitbatch train --help")
-    seen = Vocabulary()
-    counts = Counter(word for sample in read(paths[0], seen) for word in words_of(sample))
-    words = Vocabulary(word for number, word in enumerate(seen) if counts[number] > 1)
-    words.freeze()
-    return words, [limited(read(path, words), settings) for path in paths]
+            raise CommandError(f"{path} is missing. What --data DIR must hold: jitbatch train {settings.task} --help")
+    return paths
 
 
 def limited(samples: list[Any], settings: Settings) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ TASKS = {
     "listops": "a Tree-LSTM that evaluates nested expressions, made on the fly",
     "sick": "a child-sum Tree-LSTM for semantic relatedness: DIR/{train,dev,test}/{a,b}.{toks,parents}, sim.txt",
     "sst": "a binary Tree-LSTM for sentiment, with a loss at every node: DIR/{train,dev,test}.txt",
-    "tagger": "a BiLSTM tagger that also reads characters: DIR/{train,dev,test}.conllu",
-    "parser": "a transition-based parser with a stack LSTM: DIR/{train,dev,test}.conllu",
+    "tagger": "a BiLSTM tagger that also reads characters: DIR/{train,dev,test}.conllu, or a toy language",
+    "parser": "a transition-based parser with a stack LSTM: DIR/{train,dev,test}.conllu, or a toy language",
 }
 
 NOT_SETTINGS = {"command", "run", "resume", "loop_samples"}
@@ -66,8 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
     resume = getattr(arguments, "resume", False)
     directory = _run_directory(arguments.task, getattr(arguments, "run", None), resume)
     settings = resumed_settings(given, directory) if resume else new_settings(given)
-    if settings.task != "listops" and settings.data is None:
-        raise CommandError(f"where is the data? Give --data DIR: {TASKS[settings.task]}")
     return train(settings, directory, resume, getattr(arguments, "loop_samples", _loop_samples(settings.task)))
 
 
@@ -84,8 +83,11 @@ def train(settings: Settings, directory: Path, resume: bool, loop_samples: int) 
     trainer = Trainer(task, settings)
     directory.mkdir(parents=True, exist_ok=True)
     write_settings(settings, directory)
-    checkpoints, log = Checkpoints(directory / "checkpoints"), Log(directory)
-    with Display(settings.epochs, len(task.train)) as display:
+    log = Log(directory)
+    with (
+        closing(Checkpoints(directory / "checkpoints")) as checkpoints,
+        Display(settings.epochs, len(task.train)) as display,
+    ):
         display.say(f"{task.description}\nresults in {directory}")
         if resume:
             checkpoints.restore(trainer, warn=lambda text: display.say(f"warning: {text}"))
@@ -108,13 +110,11 @@ def train(settings: Settings, directory: Path, resume: bool, loop_samples: int) 
                     display.step(record)
                 if interrupt.signal is not None:
                     checkpoints.save(trainer)
-                    checkpoints.close()
                     display.say(
                         f"saved after {trainer.progress.step} steps. Go on by:"
                         f" jitbatch train {settings.task} --run {directory} --resume"
                     )
                     return interrupt.exit_code
-        checkpoints.close()
         report(trainer, display, log, loop_samples)
     return 0
 

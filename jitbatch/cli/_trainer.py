@@ -90,7 +90,7 @@ class Trainer:
         self.best = nnx.state(self.model)
         self.progress = Progress()
         self.rooms: dict[str, Plan | Capacity] = {}
-        self._update, self._predict = update_program(task.loss), predict_program(task.predict)
+        self._update = update_program(task.loss)
 
     # Training
 
@@ -150,13 +150,17 @@ class Trainer:
         return self.task.metrics(self.predictions(samples), samples)
 
     def predictions(self, samples: Sequence[Any]) -> list[Any]:
+        predict = self.task.predict
+        if not isinstance(predict, Decorated):
+            return [one for chosen in self._minibatches(samples) for one in predict(self.model, chosen)]
         if self.settings.executor == "loop":
-            return [jax.tree.map(np.asarray, self.task.predict(self.model, sample)) for sample in samples]
-        self._make_room("predict", self.task.predict, samples)
+            return [jax.tree.map(np.asarray, predict(self.model, sample)) for sample in samples]
+        self._make_room("predict", predict, samples)
+        program = predict_program(predict)
         found: list[Any] = []
         for chosen in self._minibatches(samples):
-            plan, _ = self._plan("predict", self.task.predict, chosen)
-            run = self._compiled(self._predict, self.model, plan)
+            plan, _ = self._plan("predict", predict, chosen)
+            run = self._compiled(program, self.model, plan)
             with self._clock("execution"):
                 result = run(self.model, plan)
                 rows = result.to_list() if isinstance(result, Ragged) else list(np.asarray(result))
