@@ -38,12 +38,11 @@ from trees import (
     minibatches,
     random_pairs,
     random_sentences,
-    read_sick,
-    read_sst,
     total_nodes,
 )
 
 from jitbatch import Plan, jitbatch
+from jitbatch.data import Vocabulary, read_sick, read_sst
 
 Row = dict[str, Any]
 MODES = ("inference", "training")
@@ -82,8 +81,7 @@ class Settings:
 
 def make_settings(arguments: argparse.Namespace) -> Settings:
     rng = np.random.default_rng(0)
-    sst_words: dict[str, int] = {}
-    sick_words: dict[str, int] = {}
+    sst_words, sick_words = Vocabulary(), Vocabulary()
     if arguments.data:
         sentences = read_sst(arguments.data / "sst" / "train.txt", sst_words)
         pairs = read_sick(arguments.data / "sick" / "train", sick_words)

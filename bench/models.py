@@ -4,9 +4,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from trees import Dependency, Pair, Sentence, Tree
 
 from jitbatch import jitbatch
+from jitbatch.data import Dependency, Pair, Sentence, Tree
 
 Params: TypeAlias = dict[str, jax.Array]
 

@@ -1,83 +1,12 @@
-"""Samples for the benchmarks: sentiment trees (SST), pairs of dependency trees (SICK), and random trees.
-
-Words become numbers by the order of their first occurrence in a vocabulary that the readers extend.
-"""
+"""Random trees for the benchmarks, counting the nodes of trees, and minibatches."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Tree: TypeAlias = Any  # int | tuple[Tree, Tree]
-Vocabulary: TypeAlias = dict[str, int]
-
-
-class Sentence(NamedTuple):
-    """A binary tree over words and a class for each of its nodes, in post-order: the root's is the last."""
-
-    tree: Tree
-    labels: np.ndarray
-
-
-class Dependency(NamedTuple):
-    """A word and what depends on it."""
-
-    token: int
-    children: list["Dependency"]
-
-
-class Pair(NamedTuple):
-    """Two sentences and how related they are, as a distribution over the scores 1 to 5."""
-
-    left: Dependency
-    right: Dependency
-    target: np.ndarray
-
-
-def read_sst(file: Path, vocabulary: Vocabulary) -> list[Sentence]:
-    """Lines such as `(3 (2 It) (4 works))`."""
-    with file.open(encoding="utf-8") as lines:
-        return [_read_brackets(line, vocabulary) for line in lines]
-
-
-def _read_brackets(line: str, vocabulary: Vocabulary) -> Sentence:
-    labels: list[int] = []
-    stack: list[list[Any]] = [[]]
-    for symbol in line.replace("(", " ( ").replace(")", " ) ").split():
-        if symbol == "(":
-            stack.append([])
-        elif symbol == ")":
-            label, *children = stack.pop()
-            labels.append(int(label))
-            stack[-1].append(children[0] if len(children) == 1 else tuple(children))
-        else:
-            stack[-1].append(symbol if not stack[-1] else vocabulary.setdefault(symbol, len(vocabulary)))
-    return Sentence(stack[0][0], np.array(labels, np.int32))
-
-
-def read_sick(folder: Path, vocabulary: Vocabulary) -> list[Pair]:
-    """Files of one line a sentence: words, and for each word the position of its head, from 1, or 0 for the root."""
-    names = ("a.toks", "a.parents", "b.toks", "b.parents", "sim.txt")
-    columns = [(folder / name).read_text(encoding="utf-8").splitlines() for name in names]
-    return [
-        Pair(_read_parents(a, a_heads, vocabulary), _read_parents(b, b_heads, vocabulary), _distribution(float(score)))
-        for a, a_heads, b, b_heads, score in zip(*columns, strict=True)
-    ]
-
-
-def _read_parents(words: str, heads: str, vocabulary: Vocabulary) -> Dependency:
-    nodes = [Dependency(vocabulary.setdefault(word, len(vocabulary)), []) for word in words.split()]
-    parents = [int(head) for head in heads.split()]
-    for node, parent in zip(nodes, parents, strict=True):
-        if parent:
-            nodes[parent - 1].children.append(node)
-    return nodes[parents.index(0)]
-
-
-def _distribution(score: float) -> np.ndarray:
-    """The distribution over at most two neighbouring scores that has this mean (Tai et al., 2015)."""
-    return np.maximum(0, 1 - np.abs(np.arange(1, 6) - score)).astype(np.float32)
+from jitbatch.data import Dependency, Pair, Sentence, Tree
+from jitbatch.data.trees import score_distribution
 
 
 def random_tree(rng: np.random.Generator, leaves: int, words: int = 1000) -> Tree:
@@ -99,7 +28,7 @@ def random_pairs(rng: np.random.Generator, number: int, words: int = 1000) -> li
             nodes[rng.integers(position + 1)].children.append(node)
         return nodes[0]
 
-    return [Pair(sentence(), sentence(), _distribution(float(rng.uniform(1, 5)))) for _ in range(number)]
+    return [Pair(sentence(), sentence(), score_distribution(float(rng.uniform(1, 5)))) for _ in range(number)]
 
 
 # --- Counting

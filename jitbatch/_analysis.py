@@ -5,16 +5,18 @@ Everything here works on whole arrays, never on single nodes.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from jitbatch._concat import Batch, concatenate, ranges
+from jitbatch._concat import Batch, Piece, join, offsets, ranges
 from jitbatch._dedupe import merge_calls
 from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import PackedInputs, pack_inputs
 from jitbatch._schedule import Problem
-from jitbatch._types import Types, typed
+from jitbatch._typed import typed
+from jitbatch._types import Types
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,24 +25,39 @@ class Analysis:
 
     Attributes:
         types: the types of its nodes.
-        batch: the concatenated graphs, in terms of these types.
+        pieces, batch: the graphs in terms of these types, one by one and joined.
         packed: its input rows.
         shared_rows: for each class the shared values that are needed as rows; in the arena the inputs come after them.
         value_row: int [values]; the rows of inputs and shared values, -1 for what nodes make.
         leader: int [nodes]; the first node that computes the same.
         nodes: int; the distinct nodes, which are their own leaders.
-        problem: what is to be scheduled: those nodes, renumbered.
     """
 
     tables: Tables
     types: Types
+    pieces: list[Piece]
     batch: Batch
     packed: PackedInputs
     shared_rows: list[tuple[int, ...]]
     value_row: np.ndarray
     leader: np.ndarray
     nodes: np.ndarray
-    problem: Problem
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What is to be scheduled: the distinct nodes, renumbered."""
+        batch, nodes = self.batch, self.nodes
+        renumber = np.full(len(self.leader), -1)
+        renumber[nodes] = np.arange(len(nodes))
+        counts = np.diff(batch.operand_start)[nodes]
+        read = batch.producer[batch.operands[ranges(batch.operand_start[nodes], counts)]]
+        inner = read >= 0
+        return Problem(
+            type=batch.type[nodes],
+            level=batch.level[nodes],
+            reader=np.repeat(np.arange(len(nodes)), counts)[inner],
+            read=renumber[self.leader[read[inner]]],
+        )
 
     @property
     def first_free_row(self) -> np.ndarray:
@@ -55,12 +72,10 @@ class Analysis:
 
     def place_merged(self, value_row: np.ndarray) -> None:
         """Enter the rows of merged values: they lie where their leaders' do."""
-        values = np.flatnonzero(self.batch.producer >= 0)
-        made_by = self.batch.producer[values]
-        merged = self.leader[made_by] != made_by
-        values, made_by = values[merged], made_by[merged]
+        nodes = np.flatnonzero(self.leader != np.arange(len(self.leader)))
+        made = self.batch.made[self.batch.type[nodes]]
         first = self.batch.first_value
-        value_row[values] = value_row[first[self.leader[made_by]] + values - first[made_by]]
+        value_row[ranges(first[nodes], made)] = value_row[ranges(first[self.leader[nodes]], made)]
 
     def operand_rows(self, nodes: np.ndarray, value_row: np.ndarray, count: int) -> np.ndarray:
         """int [operands, nodes]; where the operands of some nodes lie, which read `count` values each."""
@@ -86,42 +101,31 @@ def analyse(
         shared: further shared values that are to be rows.
     """
     tables = graphs[0].tables
-    graphs = [typed(graph, types) for graph in graphs]
-    batch = concatenate(graphs)
+    pieces = typed(graphs, types)
+    batch = join(pieces, types.made)
     shared_rows, shared_position = _shared_rows(batch, tables, shared)
-    packed = pack_inputs(graphs, leaves, batch, tables, dedupe)
+    packed = pack_inputs(pieces, leaves, batch, tables, dedupe)
 
-    value_row = np.full(len(batch.value_class), -1, np.int64)
+    value_row = np.full(batch.values, -1, np.int64)
     value_row[batch.shared_values] = shared_position[batch.shared_numbers]
     shared_count = np.array([len(rows) for rows in shared_rows])
-    value_row[batch.input_values] = packed.row + shared_count[batch.value_class[batch.input_values]]
+    value_row[batch.input_values] = packed.row + shared_count[batch.input_class]
 
-    leader = np.arange(len(batch.kind))
+    leader = nodes = np.arange(len(batch.type))
     if dedupe:
         # A number for every value, equal for inputs and shared values in the same row.
-        value_key = value_row * len(tables.classes) + batch.value_class
-        is_computed = batch.producer >= 0
-        value_key[is_computed] = value_key.max(initial=0) + 1 + np.arange(is_computed.sum())
+        class_start = offsets(shared_count + packed.counts)
+        value_key = class_start[-1] + np.arange(batch.values)
+        value_key[batch.input_values] = class_start[batch.input_class] + value_row[batch.input_values]
+        shared_class = np.array(tables.shared_class, np.int64)[batch.shared_numbers]
+        value_key[batch.shared_values] = class_start[shared_class] + value_row[batch.shared_values]
+        may_merge = np.array([not kind.cell.has_effects for kind in types.kinds], bool)
         leader = merge_calls(
-            batch.kind, batch.level, batch.operand_start, batch.operands, batch.first_value,
-            np.array([len(made) for made in tables.kind_classes]),
-            np.array([not kind.cell.has_effects for kind in tables.kinds.entries], bool),
-            value_key,
+            batch.type, batch.level, batch.operand_start, batch.operands, batch.by_value, batch.is_single,
+            batch.first_value, batch.made, may_merge, value_key,
         )  # fmt: skip
-
-    nodes = np.flatnonzero(leader == np.arange(len(leader)))
-    renumber = np.full(len(leader), -1)
-    renumber[nodes] = np.arange(len(nodes))
-    counts = np.diff(batch.operand_start)[nodes]
-    read = batch.producer[batch.operands[ranges(batch.operand_start[nodes], counts)]]
-    inner = read >= 0
-    problem = Problem(
-        type=types.of_kind[batch.kind[nodes]],
-        level=batch.level[nodes],
-        reader=np.repeat(np.arange(len(nodes)), counts)[inner],
-        read=renumber[leader[read[inner]]],
-    )
-    return Analysis(tables, types, batch, packed, shared_rows, value_row, leader, nodes, problem)
+        nodes = np.flatnonzero(leader == nodes)
+    return Analysis(tables, types, pieces, batch, packed, shared_rows, value_row, leader, nodes)
 
 
 def _shared_rows(batch: Batch, tables: Tables, further: Iterable[int]) -> tuple[list[tuple[int, ...]], np.ndarray]:

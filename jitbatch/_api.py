@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jitbatch import _compat, _context
-from jitbatch._arguments import Arguments, samples_of, shared_arguments, take_apart
+from jitbatch._arguments import Arguments, each_call, samples_of, shared_arguments, take_apart
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
@@ -24,6 +24,7 @@ from jitbatch._execute import execute
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
+from jitbatch._prefetch import Plans
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
@@ -159,7 +160,7 @@ class Batched(Generic[P, R]):
         ... def scaled(scale, xs):
         ...     return scale * sum(xs)
         >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
-        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps, mean width 2.0, 0% padding, fused)
+        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
         arguments = self._take_apart(args, kwargs)
         shared = SharedArguments(arguments.shared)
@@ -176,6 +177,27 @@ class Batched(Generic[P, R]):
                 "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"
             )
         return plan
+
+    def plans(self, *args: Any, prefetch: int = 2, like: Plan | Capacity | None = None, **kwargs: Any) -> Plans:
+        """Plans of one minibatch after the other, made ahead of time in a thread and put on the device.
+
+        Args:
+            args: as for `plan`, with an iterable of minibatches in place of each mapped argument.
+            prefetch: how many plans are made ahead of time; with 0, each is made when it is asked for, in no thread.
+            like: an earlier plan, or its `capacity`. Each plan is made like the one before, so that sizes only grow.
+
+        Returns:
+            An iterator of plans. Close it, or use it as a context manager, to stop early.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> total = jitbatch(lambda scale, xs: scale * sum(xs))
+        >>> minibatches = [[(1.0, 2.0), (3.0,)], [(4.0, 5.0, 6.0), (7.0,)]]
+        >>> [total.batch(2.0, plan).tolist() for plan in total.plans(2.0, minibatches)]
+        [[6.0, 6.0], [30.0, 14.0]]
+        """
+        calls = each_call(self._signature, self._in_axes, self._is_method, args, kwargs)
+        return Plans(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like, prefetch)
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
@@ -345,6 +367,10 @@ class BoundBatched(Generic[P, R]):
         """See `Batched.plan`; the object is the shared argument."""
         return self._batched.plan(self._instance, *args, **kwargs)
 
+    def plans(self, *args: Any, **kwargs: Any) -> Plans:
+        """See `Batched.plans`; the object is the shared argument."""
+        return self._batched.plans(self._instance, *args, **kwargs)
+
     def cache_info(self) -> dict[str, CacheInfo]:
         """See `Batched.cache_info`."""
         return self._batched.cache_info()
@@ -394,7 +420,7 @@ def jitbatch(
             for. `"auto"` is `"static"` on GPUs and `"dynamic"` elsewhere.
 
     Returns:
-        The function, with `.batch`, `.plan` and `.cache_info`.
+        The function, with `.batch`, `.plan`, `.plans` and `.cache_info`.
 
     >>> import jax.numpy as jnp
     >>> from jitbatch import jitbatch

@@ -1,7 +1,7 @@
 """Arguments of `.batch`: which parts are shared, which are mapped, and what each sample gets."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +85,40 @@ def take_apart(
         parts += [Part(name, leaf, value) for leaf, value in zip(axis_leaves, values, strict=True)]
         layout.append((name, treedef, len(axis_leaves)))
     return Arguments(parts, tuple(layout), len(bound.args))
+
+
+def each_call(
+    signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The calls for minibatches, given an iterable of what each of them gets in place of each mapped argument."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{error}; `.plans` takes the arguments {signature}") from None
+    names = _names(signature, len(bound.args))
+    axes = _axes_of(in_axes, is_method, names)
+    mapped: dict[int | str, Iterable[Any]] = {}
+    for place, (name, value, axis) in enumerate(zip(names, bound.args, axes, strict=True)):
+        axis_leaves = jax.tree.leaves(axis, is_leaf=lambda a: a is None)
+        if None not in axis_leaves:
+            mapped[place] = value
+        elif set(axis_leaves) != {None}:
+            raise ArgumentError(f"argument {name!r} is partly mapped, so there is no iterable of minibatches of it")
+    mapped.update(bound.kwargs)
+    if not mapped:
+        raise ArgumentError("no argument is mapped, so there are no minibatches")
+    for place, value in mapped.items():
+        if not isinstance(value, Iterable):
+            name = place if isinstance(place, str) else names[place]
+            raise ArgumentError(f"argument {name!r} is mapped: `.plans` takes an iterable of minibatches of it")
+
+    def calls() -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        for values in zip(*mapped.values(), strict=True):
+            given = dict(zip(mapped, values, strict=True))
+            positional = tuple(given.get(place, value) for place, value in enumerate(bound.args))
+            yield positional, {name: given[name] for name in bound.kwargs}
+
+    return calls()
 
 
 def shared_arguments(

@@ -4,6 +4,7 @@ One pass backwards finds what is needed; one pass forwards decides for each oper
 sample's inputs, a shared value, or work of the sample; bare operations are grouped into cells; the rest is numbering.
 """
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ class Builder:
         self.kept: list[Op] = []
         self.leaf_avals: list[Any] = list(recorder.input_avals)
         self.constants: dict[Hashable, tuple[int, Any]] = {}
-        self.reads: list[list[int]] = []
+        self.inputs: list[list[Ref]] = []  # what each kept operation reads
 
     # What each value is
 
@@ -92,7 +93,7 @@ class Builder:
         """The reference to a value that is needed as an array."""
         found = self.ref(value)
         if isinstance(found, View):
-            found = self.keep(found.op)[0]
+            found = self.keep(found.op, [self.whole(value) for value in found.op.inputs])[0]
         return found
 
     def constant(self, value: Any) -> Shared:
@@ -128,14 +129,14 @@ class Builder:
                 self.refs[id(op.outputs[0])] = ref
                 return
         inputs = [self.whole(value) for value in op.inputs]
-        if all(isinstance(ref, Shared) for ref in inputs) and not op.effects:
+        if not op.effects and all(type(ref) is Shared for ref in inputs):
             cell, operands = self.cell_of([op], op.outputs)
             numbers = tuple(self._shared_number(operand) for operand in operands)
             for output, value in enumerate(op.outputs):
                 number = self.tables.share(SharedResult(cell, numbers, output), value.aval)
                 self.refs[id(value)] = Shared(number)
         else:
-            self.keep(op)
+            self.keep(op, inputs)
 
     def _length(self, op: Op) -> int:
         """The length of the axis that an index into an input, or into a slice of one, goes along."""
@@ -150,11 +151,10 @@ class Builder:
         assert isinstance(ref, Shared)
         return ref.number
 
-    def keep(self, op: Op) -> list[Made]:
-        reads = [ref.op for ref in (self.whole(value) for value in op.inputs) if isinstance(ref, Made)]
+    def keep(self, op: Op, inputs: list[Ref]) -> list[Made]:
         made = [Made(len(self.kept), output) for output in range(len(op.outputs))]
         self.kept.append(op)
-        self.reads.append(reads)
+        self.inputs.append(inputs)
         for value, ref in zip(op.outputs, made, strict=True):
             self.refs[id(value)] = ref
         return made
@@ -164,15 +164,20 @@ class Builder:
     def is_boundary(self, op: Op) -> bool:
         return op.cell is not None or (self.granularity == "subgraph" and op.is_users_jit)
 
-    def groups(self) -> list[list[Op]]:
+    def groups(self) -> list[list[int]]:
+        """The kept operations, by number, that are a node together."""
+        count = len(self.kept)
         if self.granularity == "op":
-            return [[op] for op in self.kept]
+            return [[number] for number in range(count)]
         if self.granularity == "graph":
-            return [self.kept] if self.kept else []
+            return [list(range(count))] if count else []
         sites = [None if self.is_boundary(op) else op.site for op in self.kept]
-        numbers = group_operations(sites, [op.scope for op in self.kept], self.reads, [op.turn for op in self.kept])
-        members: list[list[Op]] = [[] for _ in range(max(numbers, default=-1) + 1)]
-        for op, number in zip(self.kept, numbers, strict=True):
+        if not any(sites):
+            return [[number] for number in range(count)]
+        reads = [[ref.op for ref in inputs if type(ref) is Made] for inputs in self.inputs]
+        numbers = group_operations(sites, [op.scope for op in self.kept], reads, [op.turn for op in self.kept])
+        members: list[list[int]] = [[] for _ in range(max(numbers, default=-1) + 1)]
+        for op, number in enumerate(numbers):
             members[number].append(op)
         return members
 
@@ -214,72 +219,76 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
         builder.add(op)
     output_refs = [builder.whole(leaf) for leaf in out_leaves]
     groups = builder.groups()
-    needed = _needed(builder, groups, output_refs)
+    read_outside = _read_outside(builder, groups, output_refs)
 
-    tables = builder.tables
+    tables, kept = builder.tables, builder.kept
     input_numbers: dict[Input, int] = {}
     shared_numbers: dict[int, int] = {}
     node_kinds: list[int] = []
     node_operands: list[list[Ref]] = []
-    made_at: dict[tuple[int, int], tuple[int, int]] = {}  # of a kept op's output: its node and place there
-    position = {id(op): k for k, op in enumerate(builder.kept)}
+    made_at: list[dict[int, tuple[int, int]]] = [{}] * len(kept)  # of an operation's outputs: node and place there
 
     def row(ref: Ref) -> Ref:
-        if isinstance(ref, Input):
+        if type(ref) is Input:
             input_numbers.setdefault(ref, len(input_numbers))
-        elif isinstance(ref, Shared):
+        elif type(ref) is Shared:
             shared_numbers.setdefault(ref.number, len(shared_numbers))
         return ref
 
-    for ops in groups:
-        boundary = builder.is_boundary(ops[0])
-        if not any((position[id(op)], None) in needed for op in ops):
+    for members in groups:
+        if read_outside[members[0]] is None:
             continue
+        ops = [kept[number] for number in members]
+        first = ops[0]
+        boundary = builder.is_boundary(first)
         outputs = []
-        for op in ops:
+        for number, op in zip(members, ops, strict=True):
+            made_at[number] = {}
             for output, value in enumerate(op.outputs):
-                key = (position[id(op)], output)
-                if boundary or key in needed:
-                    made_at[key] = (len(node_kinds), len(outputs))
+                if boundary or read_outside[number] >> output & 1:  # type: ignore[operator]
+                    made_at[number][output] = (len(node_kinds), len(outputs))
                     outputs.append(value)
         cell, operands = builder.cell_of(ops, outputs)
-        passed = _passed(ops[0], operands)
+        refs = builder.inputs[members[0]] if first.cell is not None else [builder.ref(operand) for operand in operands]
+        passed = _passed(first, operands)
+        is_sum = isinstance(cell, SumCell)
         binding: list[int] = []
         reads: list[Ref] = []
-        for operand, is_passed in zip(operands, passed, strict=True):
-            small = is_passed and type(operand) is not Value and not _compat.is_tracer(operand)
-            small = small and np.size(operand) <= SMALL
-            ref = builder.constant_row(operand) if small else builder.ref(operand)
-            if isinstance(ref, Shared) and not isinstance(cell, SumCell):
-                binding.append(ref.number)
-            else:
-                binding.append(ROW)
-                reads.append(row(ref))
-        node_kinds.append(tables.kind(cell, (ROW,) if isinstance(cell, SumCell) else tuple(binding)))
+        for operand, ref, is_passed in zip(operands, refs, passed, strict=True):
+            if type(ref) is Shared:
+                if is_passed and type(operand) is not Value and _is_small(operand):
+                    ref = builder.constant_row(operand)
+                elif not is_sum:
+                    binding.append(ref.number)
+                    continue
+            binding.append(ROW)
+            reads.append(row(ref))
+        node_kinds.append(tables.kind(cell, (ROW,) if is_sum else tuple(binding)))
         node_operands.append(reads)
     for ref in output_refs:
         row(ref)
 
-    first = len(input_numbers) + len(shared_numbers)
+    given = len(input_numbers) + len(shared_numbers)
     counts = [len(tables.kind_classes[kind]) for kind in node_kinds]
-    base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32) + first
+    base = list(itertools.accumulate(counts, initial=given))
 
-    def number(ref: Ref) -> int:
-        if isinstance(ref, Input):
-            return input_numbers[ref]
-        if isinstance(ref, Shared):
-            return len(input_numbers) + shared_numbers[ref.number]
-        assert isinstance(ref, Made)
-        node, output = made_at[ref.op, ref.output]
-        return int(base[node]) + output
+    def number_of(ref: Ref) -> int:
+        kind = type(ref)
+        if kind is Made:
+            node, output = made_at[ref[0]][ref[1]]
+            return base[node] + output
+        if kind is Input:
+            return input_numbers[ref]  # type: ignore[index]
+        assert type(ref) is Shared
+        return len(input_numbers) + shared_numbers[ref.number]
 
     classes = [tables.class_of(_input_aval(builder, ref)) for ref in input_numbers]
     classes += [tables.shared_class[shared] for shared in shared_numbers]
     for kind in node_kinds:
         classes += tables.kind_classes[kind]
-    start = np.concatenate([[0], np.cumsum([len(reads) for reads in node_operands])]).astype(np.int32)
-    operands_array = np.array([number(ref) for reads in node_operands for ref in reads], np.int32)
-    producer = np.concatenate([np.full(first, -1), np.repeat(np.arange(len(counts)), counts)]).astype(np.int32)
+    start = np.array(list(itertools.accumulate(map(len, node_operands), initial=0)), np.int32)
+    operands_array = np.array([number_of(ref) for reads in node_operands for ref in reads], np.int32)
+    producer = np.repeat(np.arange(-1, len(counts), dtype=np.int32), [given, *counts])
     return Graph(
         tables=tables,
         leaf_shapes=tuple(tuple(aval.shape) for aval in builder.leaf_avals),
@@ -290,29 +299,37 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
         operand_start=start,
         operands=operands_array,
         value_class=np.array(classes, np.int32),
-        outputs=np.array([number(ref) for ref in output_refs], np.int32),
+        outputs=np.array([number_of(ref) for ref in output_refs], np.int32),
         out_tree=out_tree,
         level=levels_of(producer, start, operands_array),
     )
 
 
-def _needed(builder: Builder, groups: Sequence[Sequence[Op]], results: Sequence[Ref]) -> set[tuple[int, int | None]]:
-    """What is needed: `(operation, output)` for values that are read outside their group, `(operation, None)` for all
-    operations of groups that the results depend on or that have effects."""
-    group_of = {id(op): number for number, ops in enumerate(groups) for op in ops}
-    position = {id(op): place for place, op in enumerate(builder.kept)}
-    needed: set[tuple[int, int | None]] = {(ref.op, ref.output) for ref in results if isinstance(ref, Made)}
+def _is_small(operand: Any) -> bool:
+    return not _compat.is_tracer(operand) and np.size(operand) <= SMALL
+
+
+def _read_outside(builder: Builder, groups: Sequence[Sequence[int]], results: Sequence[Ref]) -> list[int | None]:
+    """For each operation a bit set of its outputs that are read outside of its group; None for all operations of groups
+    that the results do not depend on and that have no effects."""
+    group_of = [0] * len(builder.kept)
+    for number, members in enumerate(groups):
+        for op in members:
+            group_of[op] = number
+    bits = [0] * len(builder.kept)
+    for ref in results:
+        if type(ref) is Made:
+            bits[ref.op] |= 1 << ref.output
+    needed = [False] * len(groups)
     for number in reversed(range(len(groups))):
-        ops = groups[number]
-        places = [position[id(op)] for op in ops]
-        made = ((place, output) for op, place in zip(ops, places, strict=True) for output in range(len(op.outputs)))
-        if any(op.effects for op in ops) or any(key in needed for key in made):
-            needed.update((place, None) for place in places)
-            for op in ops:
-                for ref in map(builder.ref, op.inputs):
-                    if isinstance(ref, Made) and group_of[id(builder.kept[ref.op])] != number:
-                        needed.add((ref.op, ref.output))
-    return needed
+        members = groups[number]
+        if any(bits[op] or builder.kept[op].effects for op in members):
+            needed[number] = True
+            for op in members:
+                for ref in builder.inputs[op]:
+                    if type(ref) is Made and group_of[ref.op] != number:
+                        bits[ref.op] |= 1 << ref.output
+    return [own if needed[group] else None for own, group in zip(bits, group_of, strict=True)]
 
 
 def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:

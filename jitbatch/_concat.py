@@ -1,60 +1,121 @@
-"""The graphs of a batch as one: concatenated, with values numbered over the whole batch."""
+"""The graphs of a batch as one: pieces joined, with values numbered over the whole batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from jitbatch._graph import Graph
+from jitbatch._graph import InputBlocks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A graph in terms of the types of a batch, laid out to be joined with others (see `_typed`).
+
+    Values are numbered as in a `Graph`: the inputs, the shared values that are rows, and what the nodes make.
+
+    Attributes:
+        nodes: int [5, nodes]; of each node its type, level, layer (see `_layers`), how many operands it has, and the
+            first value that it makes.
+        operands: int [3, operands]; the values that the nodes read, node after node; where among these each value
+            is read, in the order of the values; and 1 if this is the only call of its type that reads what a node makes
+            in this place.
+        shared: int; numbers of the shared values that are rows.
+        outputs: int; the values that are the leaves of the sample's result.
+        inputs: the class of each input, the block of the sample's leaves that it is a row of, and which row.
+        blocks: those blocks.
+        needs: int [4, needs]; which layers need which (see `_layers`).
+        sizes: how many nodes, values, operands, inputs and shared values there are.
+    """
+
+    nodes: np.ndarray
+    operands: np.ndarray
+    shared: np.ndarray
+    outputs: np.ndarray
+    inputs: np.ndarray
+    blocks: InputBlocks
+    needs: np.ndarray
+    sizes: tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """The graphs of a batch, concatenated; values are numbered over the whole batch."""
+    """The pieces of a batch, joined; values are numbered over the whole batch.
 
-    kind: np.ndarray
+    Attributes:
+        type, level, layer: int [nodes].
+        operand_start, operands: node i reads `operands[operand_start[i]:operand_start[i + 1]]`.
+        by_value: int [operands]; where in `operands` each value is read, in the order of the values.
+        is_single: bool [operands]; whether this is the only call of its type that reads what a node makes in this
+            place. Such a call is like no other, unless what it reads is.
+        first_value: int [nodes]; the first value that each node makes.
+        made: int [types]; how many values a node of each type makes.
+        values: how many values there are.
+        input_values, input_class: int [inputs].
+        shared_values, shared_numbers: int [shared rows].
+        outputs: int; of all samples, one after the other.
+    """
+
+    type: np.ndarray
     level: np.ndarray
+    layer: np.ndarray
     operand_start: np.ndarray
     operands: np.ndarray
-    value_class: np.ndarray
+    by_value: np.ndarray
+    is_single: np.ndarray
     first_value: np.ndarray
-    producer: np.ndarray
+    made: np.ndarray
+    values: int
     input_values: np.ndarray
+    input_class: np.ndarray
     shared_values: np.ndarray
     shared_numbers: np.ndarray
     outputs: np.ndarray
 
+    @cached_property
+    def producer(self) -> np.ndarray:
+        """int [values]; the node that makes each value, -1 for inputs and shared values."""
+        producer = np.full(self.values, -1)
+        made = self.made[self.type]
+        producer[ranges(self.first_value, made)] = np.repeat(np.arange(len(made)), made)
+        return producer
 
-def concatenate(graphs: Sequence[Graph]) -> Batch:
-    values = offsets([len(g.value_class) for g in graphs])
-    nodes = offsets([g.node_count for g in graphs])
-    edges = offsets([len(g.operands) for g in graphs])
 
-    def joined(arrays: Sequence[np.ndarray], offsets: np.ndarray | None = None) -> np.ndarray:
-        whole = np.concatenate(arrays).astype(np.int64)
-        if offsets is not None:
-            whole += np.repeat(offsets[:-1], [len(a) for a in arrays])
-        return whole
-
-    producer = joined([g.producer for g in graphs])
-    producer[producer >= 0] += np.repeat(nodes[:-1], [int((g.producer >= 0).sum()) for g in graphs])
+def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
+    """One batch of pieces of the same types, whose nodes make so many values each."""
+    nodes_of, values_of, operands_of, inputs_of, shared_of = np.array([piece.sizes for piece in pieces]).T
+    first = np.cumsum(values_of) - values_of
+    kind, level, layer, counts, first_value = np.concatenate([piece.nodes for piece in pieces], axis=1)
+    first_value += np.repeat(first, nodes_of)
+    operands, by_value, is_single = np.concatenate([piece.operands for piece in pieces], axis=1)
+    operands += np.repeat(first, operands_of)
+    by_value += np.repeat(np.cumsum(operands_of) - operands_of, operands_of)
+    outputs = np.concatenate([piece.outputs for piece in pieces])
+    outputs += np.repeat(first, [len(piece.outputs) for piece in pieces])
     return Batch(
-        kind=joined([g.kind for g in graphs]),
-        level=joined([g.level for g in graphs]),
-        operand_start=np.append(joined([g.operand_start[:-1] for g in graphs], edges), edges[-1]),
-        operands=joined([g.operands for g in graphs], values),
-        value_class=joined([g.value_class for g in graphs]),
-        first_value=joined([g.node_values[:-1] for g in graphs], values),
-        producer=producer,
-        input_values=joined([np.arange(len(g.inputs)) for g in graphs], values),
-        shared_values=joined([np.arange(len(g.inputs), g.first_node_value) for g in graphs], values),
-        shared_numbers=joined([g.shared_rows for g in graphs]),
-        outputs=joined([g.outputs for g in graphs], values),
+        type=kind,
+        level=level,
+        layer=layer,
+        operand_start=offsets(counts),
+        operands=operands,
+        by_value=by_value,
+        is_single=is_single.astype(bool),
+        first_value=first_value,
+        made=made,
+        values=int(values_of.sum()),
+        input_values=ranges(first, inputs_of),
+        input_class=np.concatenate([piece.inputs[0] for piece in pieces]),
+        shared_values=ranges(first + inputs_of, shared_of),
+        shared_numbers=np.concatenate([piece.shared for piece in pieces]),
+        outputs=outputs,
     )
 
 
 def offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

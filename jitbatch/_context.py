@@ -17,7 +17,7 @@ from jitbatch._errors import JitbatchError, SampleError
 from jitbatch._graph import Graph, Tables
 from jitbatch._record import Recorder, describe_function, mutation_error
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._values import InputSource, is_array
+from jitbatch._values import NUMBERS, InputSource, is_array
 
 MAX_STRUCTURES = 16384
 """Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
@@ -37,9 +37,8 @@ verify = False
 
 def describe_leaf(leaf: Any) -> Hashable:
     """The type of an array leaf, as part of a key; None for what is not an array."""
-    kind = type(leaf)
-    if kind is int or kind is float or kind is bool or kind is complex:
-        return kind
+    if type(leaf) in NUMBERS:
+        return type(leaf)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.shape, leaf.dtype, leaf.weak_type
     if not is_array(leaf):
@@ -106,7 +105,13 @@ class Structure:
                 "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
                 "as arrays of nodes instead of nested containers"
             ) from error
-        described = tuple(map(describe_leaf, self.leaves))
+        kinds = tuple(map(type, self.leaves))
+        if NUMBERS.issuperset(kinds):
+            described: tuple[Hashable, ...] = kinds
+        else:
+            described = tuple(
+                [kind if kind in NUMBERS else describe_leaf(leaf) for kind, leaf in zip(kinds, self.leaves)]  # noqa: B905
+            )
         if None in described:
             raise _leaf_error(sample, index, names)
         self.key = (treedef, statics, described)

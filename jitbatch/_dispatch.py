@@ -23,7 +23,7 @@ from jitbatch._canonical import Cell
 from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Kind, ValueClass
 from jitbatch._lowering import ArenaShape, Lowered, round_up
-from jitbatch._schedule import Policy
+from jitbatch._schedule import Policy, layers
 from jitbatch._segments import gather, segment_sums
 
 _kernels = Cache(2048)
@@ -125,7 +125,9 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
     program = DispatchProgram(tuple(steps), tuple(tables.classes[arena.value_class] for arena in arenas))
     counts = np.array([len(nodes) for nodes in members], np.int32)
     padded_rows = sum(step.width for step in steps)
-    return Lowered(program, StepTables(operands, tuple(starts), counts), arenas, value_row, len(steps), padded_rows)
+    step_tables = StepTables(operands, tuple(starts), counts)
+    bound = problem.bound if policy is layers else 0
+    return Lowered(program, step_tables, arenas, value_row, len(steps), bound, len(steps), padded_rows)
 
 
 def _padded(rows: np.ndarray, width: int) -> np.ndarray:

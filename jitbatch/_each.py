@@ -123,6 +123,8 @@ def plan_each(
         levels=1,
         types=len(set(programs)),
         steps=count,
+        bound=0,
+        launches=count,
         rows=count,
         padded_rows=count,
     )

@@ -28,8 +28,8 @@ from jitbatch._graph import ROW, Graph
 from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
-from jitbatch._phases import rounds_of
-from jitbatch._schedule import Policy
+from jitbatch._phases import rounds_of, rounds_of_layers
+from jitbatch._schedule import Policy, layers
 from jitbatch._segments import gather, segment_sums
 from jitbatch._types import Origin, Profile
 
@@ -206,13 +206,16 @@ class Lowering:
         self.static_loops = static_loops
         self.verify = verify
         self.value_row = analysis.value_row.copy()
-        self.steps = self.padded_rows = 0
+        self.steps = self.launches = self.padded_rows = self.bound = 0
         self.nodes: dict[Origin, int] = {}
         self.terms: dict[Origin, int] = {}
         self.loops: dict[frozenset[Origin], LoopSizes] = {}
         self.kinds, self.origins = analysis.types.kinds, analysis.types.origins
-        problem = analysis.problem
-        self.nodes_of = [np.flatnonzero(problem.type == t) for t in range(len(self.kinds))]
+        self.type = analysis.batch.type[analysis.nodes]
+        self.round = self._rounds()
+        # The distinct nodes in the order in which the rows of their types lie.
+        order = np.argsort(self.type * (self.round.max(initial=0) + 1) + self.round, kind="stable")
+        self.ordered = np.split(order, np.cumsum(np.bincount(self.type, minlength=len(self.kinds)))[:-1])
 
         self.inputs = {c: self._size(int(n), least.inputs.get(c)) for c, n in enumerate(analysis.packed.counts)}
         self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in range(len(tables.classes))]
@@ -221,6 +224,33 @@ class Lowering:
             used.update(tables.class_of(a) for a in kind.cell.out_avals)
         self.arena_classes = sorted(used, key=tables.class_order)
         self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
+
+    def _rounds(self) -> np.ndarray:
+        """The round of each distinct node that runs in a loop."""
+        analysis, types = self.analysis, self.analysis.types
+        layer = analysis.batch.layer[analysis.nodes]
+        rounds = np.zeros(len(layer), np.int64)
+        counts = np.zeros(len(types.kinds), np.int64)
+        np.maximum.at(counts, self.type, layer + 1)
+        self.bound = int(counts.sum())
+        loops = [members for members, is_loop in types.phases if is_loop]
+        needs = np.zeros((4, 0), np.int64)
+        if self.policy is layers and any(len(members) > 1 for members in loops):
+            needs = np.concatenate([piece.needs for piece in analysis.pieces], axis=1)
+        for members in loops:
+            place = np.full(len(types.kinds), -1)
+            place[list(members)] = np.arange(len(members))
+            here = np.flatnonzero(place[self.type] >= 0)
+            table = None
+            if self.policy is layers:
+                own = needs[:, place[needs[0]] >= 0]
+                own[[0, 2]] = place[own[[0, 2]]]
+                table = rounds_of_layers(counts[list(members)].tolist(), own)
+            if table is not None:
+                rounds[here] = table[place[self.type[here]], layer[here]]
+            else:
+                rounds[here] = rounds_of(analysis.problem, here, members, self.policy, self.verify)
+        return rounds
 
     def _size(self, count: int, least: int | None) -> int:
         return max(round_up(count) if count else 0, least or 0)
@@ -249,7 +279,9 @@ class Lowering:
             loops=self.loops,
         )
         program = FusedProgram(tuple(shapes), sizes)
-        return Lowered(program, tuple(tables), arenas, self.value_row, self.steps, self.padded_rows)
+        return Lowered(
+            program, tuple(tables), arenas, self.value_row, self.steps, self.bound, self.launches, self.padded_rows
+        )
 
     # Rows for what nodes make
 
@@ -261,10 +293,11 @@ class Lowering:
         return tuple(starts)
 
     def _place_single(self, number: int) -> tuple[Block, np.ndarray]:
-        nodes = self.analysis.nodes[self.nodes_of[number]]
+        nodes = self.analysis.nodes[self.ordered[number]]
         block = self._block(number, nodes)
         capacity = block.capacity
         self.steps += len(nodes) > 0
+        self.launches += len(nodes) > 0
         self.padded_rows += capacity
         self.analysis.place(self.value_row, nodes, [start + np.arange(len(nodes)) for start in block.starts])
         return block, nodes
@@ -281,17 +314,10 @@ class Lowering:
         return Block(kind, capacity, self._allocate(kind, capacity + 2 * margin), fitting, terms)
 
     def _place_loop(self, types: tuple[int, ...]) -> "LoopPlace":
-        problem = self.analysis.problem
-        members = np.concatenate([self.nodes_of[t] for t in types])
-        rounds = rounds_of(problem, members, types, self.policy, self.verify)
-        blocks, ordered, rounds_by_type = [], [], []
-        largest = 1
-        for t in types:
-            here = np.flatnonzero(problem.type[members] == t)
-            order = here[np.argsort(rounds[here], kind="stable")]
-            ordered.append(self.analysis.nodes[members[order]])
-            rounds_by_type.append(rounds[order])
-            largest = max(largest, int(np.bincount(rounds[order]).max(initial=1)))
+        ordered = [self.analysis.nodes[self.ordered[t]] for t in types]
+        rounds_by_type = [self.round[self.ordered[t]] for t in types]
+        largest = max((int(np.bincount(rounds).max(initial=1)) for rounds in rounds_by_type), default=1)
+        blocks = []
         origins = [self.origins[t] for t in types]
         if self.static_loops:
             margin = widest = max(round_up(largest), self.least.of_loop(origins).width)
@@ -346,7 +372,8 @@ class Lowering:
             chunks[:, t, : len(block.widths)] = chunks_of(counts[:, t], block.widths)
         if self.static_loops:
             chunks[:] = 1
-        self.steps += int(chunks.sum())
+        self.steps += int(np.count_nonzero(counts))
+        self.launches += int(chunks.sum())
         self.padded_rows += int((chunks * widths).sum())
 
         reads = [self._arenas(self._row_avals(block)) for block in blocks]

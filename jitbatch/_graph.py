@@ -147,6 +147,7 @@ class Tables:
         self.outlines: Interned[Any] = Interned()
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
+        self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
@@ -190,10 +191,13 @@ class Tables:
 
     def kind(self, cell: Cell, binding: tuple[int, ...]) -> int:
         """The number of a node kind."""
-        with self._lock:
-            number = self.kinds.number(Kind(cell, binding))
-            if number == len(self.kind_classes):
-                self.kind_classes.append(tuple(map(self.class_of, cell.out_avals)))
+        number = self._kind_numbers.get((cell, binding))
+        if number is None:
+            with self._lock:
+                number = self.kinds.number(Kind(cell, binding))
+                if number == len(self.kind_classes):
+                    self.kind_classes.append(tuple(map(self.class_of, cell.out_avals)))
+            self._kind_numbers[cell, binding] = number
         return number
 
 
@@ -205,12 +209,14 @@ class InputBlocks:
         of_input: int [inputs]; the block that each input is a row of.
         block_class, rows: int [blocks]; the class of each block's rows, and how many there are.
         leaves: for each class the leaves that are its blocks, in order.
+        constants: those of the graph, which follow the sample's leaves.
     """
 
     of_input: np.ndarray
     block_class: np.ndarray
     rows: np.ndarray
     leaves: tuple[tuple[int, list[int]], ...]
+    constants: tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +241,7 @@ class Graph:
         out_tree: their tree.
         level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
         structure: the structure of the sample that was recorded (see `_context`).
-        typed: what the graph looks like in terms of the types of some batches (see `_types`).
+        typed: what the graph looks like in terms of the types of some batches (see `_typed`).
     """
 
     tables: Tables = field(repr=False)
@@ -251,7 +257,7 @@ class Graph:
     out_tree: Any
     level: np.ndarray
     structure: Any = field(default=None, repr=False)
-    typed: dict[Any, "Graph"] = field(default_factory=dict, repr=False)
+    typed: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def node_count(self) -> int:
@@ -309,7 +315,13 @@ class Graph:
             block_class=block_class,
             rows=np.array([math.prod(self.leaf_shapes[leaf][:depth]) for leaf, depth in blocks], np.int64),
             leaves=tuple(leaves.items()),
+            constants=self.constants,
         )
+
+    @cached_property
+    def input_rows(self) -> np.ndarray:
+        """int [3, inputs]; the class of each input, the block of leaves that it is a row of, and which row."""
+        return np.stack([self.value_class[: len(self.inputs)], self.input_blocks.of_input, self.inputs[:, 2]])
 
     @cached_property
     def out_classes(self) -> tuple[int, ...]:

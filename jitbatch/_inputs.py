@@ -11,9 +11,10 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._canonical import key_bits
-from jitbatch._concat import Batch, offsets
+from jitbatch._concat import Batch, Piece, offsets
 from jitbatch._dedupe import equal_rows
-from jitbatch._graph import Graph, Tables, ValueClass
+from jitbatch._graph import Tables, ValueClass
+from jitbatch._values import NUMBERS
 
 
 @dataclass(frozen=True)
@@ -26,48 +27,46 @@ class PackedInputs:
 
 
 def pack_inputs(
-    graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], batch: Batch, tables: Tables, dedupe: bool
+    pieces: Sequence[Piece], leaves: Sequence[Sequence[Any]], batch: Batch, tables: Tables, dedupe: bool
 ) -> PackedInputs:
     """Put the leaves of all samples together, class by class. Equal rows are kept once where `dedupe` is set and they
     are concrete: rows of an outer transformation may have different derivatives."""
-    chunks: list[list[Any]] = [[] for _ in range(len(tables.classes))]
-    blocks = [graph.input_blocks for graph in graphs]
-    for graph, block, sample in zip(graphs, blocks, leaves, strict=True):
-        sample = [*sample, *graph.constants] if graph.constants else sample
+    by_class: dict[int, list[Any]] = {}
+    blocks = [piece.blocks for piece in pieces]
+    for block, sample in zip(blocks, leaves, strict=True):
+        if block.constants:
+            sample = [*sample, *block.constants]
         for in_class, members in block.leaves:
-            chunks[in_class] += [sample[leaf] for leaf in members]
+            by_class.setdefault(in_class, []).extend([sample[leaf] for leaf in members])
     block_class = np.concatenate([block.block_class for block in blocks])
     block_rows = np.concatenate([block.rows for block in blocks])
     block_start = np.zeros(len(block_rows), np.int64)
-    counts = [0] * len(tables.classes)
-    for number, arrays in enumerate(chunks):
-        if arrays:
-            here = np.flatnonzero(block_class == number)
-            ends = np.cumsum(block_rows[here])
-            block_start[here] = ends - block_rows[here]
-            counts[number] = int(ends[-1])
-    first_block = offsets([len(block.rows) for block in blocks])[:-1]
-    of_input = np.concatenate([block.of_input for block in blocks])
-    of_input += np.repeat(first_block, [len(block.of_input) for block in blocks])
-    row_of = block_start[of_input] + np.concatenate([graph.inputs[:, 2] for graph in graphs])
-    class_of = batch.value_class[batch.input_values]
+    counts = np.zeros(len(tables.classes), np.int64)
+    _, of_input, row_of = np.concatenate([piece.inputs for piece in pieces], axis=1)
+    of_input += np.repeat(offsets([len(b.rows) for b in blocks])[:-1], [piece.sizes[3] for piece in pieces])
     packed: dict[int, Any] = {}
-    for number, arrays in enumerate(chunks):
-        if not arrays:
-            continue
+    merged: dict[int, np.ndarray] = {}
+    for number, arrays in by_class.items():
         value_class = tables.classes[number]
-        if any(_compat.is_tracer(array) for array in arrays):
+        here = np.flatnonzero(block_class == number)
+        rows = block_rows[here]
+        ends = np.cumsum(rows)
+        block_start[here] = ends - rows
+        counts[number] = ends[-1]
+        if any(issubclass(kind, _compat.Tracer) for kind in set(map(type, arrays))):
             parts = [jnp.reshape(jnp.asarray(a, value_class.dtype), _rows_shape(a, value_class)) for a in arrays]
             packed[number] = jnp.concatenate(parts)
             continue
-        host = _stack_on_host(arrays, value_class)
+        host = _stack_on_host(arrays, rows, value_class)
         if dedupe:
-            first, which = equal_rows(host)
-            here = class_of == number
-            row_of[here] = which[row_of[here]]
+            first, merged[number] = equal_rows(host)
             host, counts[number] = host[first], len(first)
         packed[number] = _wrap_keys(host, arrays[0]) if value_class.is_key else host
-    return PackedInputs(packed, np.array(counts), row_of)
+    row_of += block_start[of_input]
+    for number, which in merged.items():
+        here = batch.input_class == number
+        row_of[here] = which[row_of[here]]
+    return PackedInputs(packed, counts, row_of)
 
 
 def _rows_shape(array: Any, value_class: ValueClass) -> tuple[int, ...]:
@@ -81,14 +80,29 @@ def _wrap_keys(data: np.ndarray, like: Any) -> Any:
         return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
-def _stack_on_host(arrays: Sequence[Any], value_class: ValueClass) -> np.ndarray:
+def _stack_on_host(arrays: Sequence[Any], rows: np.ndarray, value_class: ValueClass) -> np.ndarray:
+    """Arrays as rows of a class, each as many as `rows` says."""
     if value_class.is_key:
         data = [key_bits(key) for key in arrays]
         shapes = [(*_rows_shape(key, value_class), d.shape[-1]) for key, d in zip(arrays, data, strict=True)]
         return np.concatenate([d.reshape(shape) for d, shape in zip(data, shapes, strict=True)])
-    if value_class.shape == () and all(type(a) in (int, float, bool, complex) for a in arrays):
+    # Numbers are many and small: they are converted all at once.
+    is_number = [type(array) in NUMBERS for array in arrays]
+    if all(is_number):
         return np.array(arrays, value_class.dtype)
-    return np.concatenate([np.asarray(a, value_class.dtype).reshape(_rows_shape(a, value_class)) for a in arrays])
+    others = [
+        np.asarray(array, value_class.dtype).reshape(_rows_shape(array, value_class))
+        for array, number in zip(arrays, is_number, strict=True)
+        if not number
+    ]
+    if len(others) == len(arrays):
+        return np.concatenate(others)
+    stacked = np.empty(int(rows.sum()), value_class.dtype)
+    at = np.repeat(is_number, rows)
+    numbers = [array for array, number in zip(arrays, is_number, strict=True) if number]
+    stacked[at] = np.array(numbers, value_class.dtype)
+    stacked[~at] = np.concatenate(others)
+    return stacked
 
 
 def pad_rows(rows: Any, size: int) -> Any:

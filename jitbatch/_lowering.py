@@ -50,7 +50,7 @@ class Lowered:
         tables: the dynamic part, a pytree of integer arrays.
         arenas: the arenas that the program uses.
         value_row: int [values]; the row of every value.
-        steps: how many vmapped calls there are.
+        steps, bound, launches: how many there are; see `Summary`.
         padded_rows: how many rows these compute, padding included.
     """
 
@@ -59,4 +59,6 @@ class Lowered:
     arenas: tuple[ArenaShape, ...]
     value_row: np.ndarray
     steps: int
+    bound: int
+    launches: int
     padded_rows: int

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jitbatch._schedule import Policy, Problem
+from jitbatch._layers import longest_paths, order_layers
+from jitbatch._schedule import Policy, Problem, steps_of_layers
 
 
 def find_phases(types: int, edges: Iterable[tuple[int, int]]) -> list[tuple[tuple[int, ...], bool]]:
@@ -92,6 +93,23 @@ def _downstream(types: Sequence[int], readers: Sequence[set[int]]) -> list[int]:
     return front + back[::-1]
 
 
+def rounds_of_layers(layers: Sequence[int], needs: np.ndarray) -> np.ndarray | None:
+    """The rounds of a loop if its steps are layers (see `_layers`): int [types, layers], or None if they cannot be.
+
+    Args:
+        layers: how many layers each type of the loop has; types run in this order in a round.
+        needs: int [4, needs]; which layers need which.
+    """
+    most = max(layers, default=0)
+    if len(layers) == 1:
+        return np.arange(most)[None]
+    order = order_layers(layers, needs, range(len(layers)))
+    if order is None:
+        return None
+    steps = steps_of_layers(order, len(layers), most)
+    return _rounds(np.array(order, np.int64))[steps] if order else steps
+
+
 def rounds_of(
     problem: Problem, members: np.ndarray, types: Sequence[int], policy: Policy, verify: bool = False
 ) -> np.ndarray:
@@ -108,22 +126,15 @@ def rounds_of(
     reader, read = local[problem.reader[inside]], local[problem.read[inside]]
     place = np.full(max(int(problem.type.max(initial=0)), *types) + 1, -1)
     place[list(types)] = np.arange(len(types))
-    level = np.zeros(len(members), np.int64)
-    outer = problem.level[members]
-    by_level = np.argsort(outer[reader], kind="stable")
-    edges = np.flatnonzero(np.diff(outer[reader][by_level])) + 1
-    for same in np.split(by_level, edges):
-        np.maximum.at(level, reader[same], level[read[same]] + 1)
+    level = longest_paths(problem.level[members], reader, read)
     part = Problem(place[problem.type[members]], level, reader, read)
     step = policy(part)
     if verify:
         part.verify(step)
     first = np.unique(step, return_index=True)[1]
-    rounds = np.zeros(len(first), np.int64)
-    now, last = 0, -1
-    for number, kind in enumerate(part.type[first]):
-        if kind <= last:
-            now += 1
-        last = kind
-        rounds[number] = now
-    return rounds[step]
+    return _rounds(part.type[first])[step]
+
+
+def _rounds(kinds: np.ndarray) -> np.ndarray:
+    """The round of each step, given the steps' types: a new one begins where the next type is not a later one."""
+    return np.cumsum(np.append(False, kinds[1:] <= kinds[:-1])) if len(kinds) else np.zeros(0, np.int64)

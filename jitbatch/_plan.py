@@ -77,7 +77,18 @@ class PlanStatic:
 
 
 class Summary(NamedTuple):
-    """What planning did, in numbers."""
+    """What planning did, in numbers.
+
+    Attributes:
+        samples, nodes: how many there are.
+        distinct: nodes that are computed; the others are equal to one of them.
+        levels: the length of the longest path.
+        types: kinds of nodes that are batched together.
+        steps: how often some nodes of one type run together.
+        bound: how many steps any order needs at least (see `_layers`), 0 if that was not looked for.
+        launches: how many vmapped calls that takes; the fused executor runs a step in chunks of a few widths.
+        rows, padded_rows: what the calls compute, without and with padding.
+    """
 
     samples: int
     nodes: int
@@ -85,6 +96,8 @@ class Summary(NamedTuple):
     levels: int
     types: int
     steps: int
+    bound: int
+    launches: int
     rows: int
     padded_rows: int
 
@@ -156,10 +169,11 @@ class Plan:
         if _compat.is_tracer(self.counts):
             return f"Plan(traced, {executor})"
         s = self.summary
+        bound = f" (at least {s.bound})" if s.bound else ""
         shards = f" in {self.shards} shards" if self.is_sharded else ""
         return (
             f"Plan({s.samples} samples{shards}: {s.nodes} nodes, {s.distinct} distinct, {s.levels} levels, "
-            f"{s.types} types -> {s.steps} steps, mean width {s.rows / max(s.steps, 1):.1f}, "
+            f"{s.types} types -> {s.steps} steps{bound}, width {s.rows / max(s.steps, 1):.1f}, "
             f"{100 * (1 - s.rows / max(s.padded_rows, 1)):.0f}% padding, {executor})"
         )
 
@@ -277,9 +291,11 @@ def make_plan(
         samples=len(graphs),
         nodes=len(analysis.leader),
         distinct=len(analysis.nodes),
-        levels=int(analysis.problem.level.max(initial=-1)) + 1,
+        levels=int(analysis.batch.level.max(initial=-1)) + 1,
         types=len(analysis.types.kinds),
         steps=lowered.steps,
+        bound=lowered.bound,
+        launches=lowered.launches,
         rows=len(analysis.nodes),
         padded_rows=lowered.padded_rows,
     )

@@ -40,11 +40,13 @@ class Made(NamedTuple):
 class Step(NamedTuple):
     """A cell that a call of a decorated function runs.
 
-    `inputs` are arguments, what earlier steps made, constants that are rows, and what the body closes over.
+    `inputs` are arguments, what earlier steps made, constants that are rows, and what the body closes over; `passed`
+    says which of them the cell takes as arguments.
     """
 
     cell: Cell
     inputs: tuple[Any, ...]
+    passed: tuple[bool, ...]
     out_avals: tuple[tuple[Any, int], ...]
 
 
@@ -109,6 +111,20 @@ class Recorder(_compat.Trace):
         op = Op([value], self._scope, self._sites.here())
         op.index = index
         return self.record(op, [_compat.make_aval(shape, aval.dtype, aval.weak_type)])[0]
+
+    def add(self, left: Value, right: Value) -> Value:
+        return self._arithmetic(_ADD, left, right)
+
+    def multiply(self, left: Value, right: Value) -> Value:
+        return self._arithmetic(_MULTIPLY, left, right)
+
+    def _arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
+        """An operation on two values of one type that makes another."""
+        op = Op([left, right], self._scope, self._sites.here())
+        op.primitive, op.params = equation.primitive, equation.params
+        op.outputs = [Value(self, left.aval, left.aval_number, op)]
+        self.ops.append(op)
+        return op.outputs[0]
 
     # What JAX asks of a trace
 
@@ -282,7 +298,9 @@ class Recorder(_compat.Trace):
 
         for cell, operands, outputs in opened:
             avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
-            steps.append(Step(cell, tuple(map(place, operands)), avals))
+            inputs = tuple(map(place, operands))
+            passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
+            steps.append(Step(cell, inputs, passed, avals))
             for output, value in enumerate(outputs):
                 places[id(value)] = Made(len(steps) - 1, output)
         return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
@@ -298,10 +316,9 @@ class Recorder(_compat.Trace):
                 return made[value.step][value.output]
             return self.value(jax.typeof(value.array), value) if kind is ConstantRow else value
 
-        for cell, inputs, out_avals in leaf.steps:
+        for cell, inputs, passed, out_avals in leaf.steps:
             op = Op([find(value) for value in inputs], self._scope)
-            op.cell, op.passed = cell, tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
-            op.effects = cell.jaxpr.effects
+            op.cell, op.passed, op.effects = cell, passed, cell.jaxpr.effects
             op.outputs = [Value(self, aval, number, op) for aval, number in out_avals]
             made.append(op.outputs)
             self.ops.append(op)
@@ -337,6 +354,7 @@ def mutation_error(arg: Any, sample: str) -> MutationError:
 
 
 _LEAF = jax.tree.structure(0)
+_ADD, _MULTIPLY = jax.make_jaxpr(lambda x: (jax.lax.add(x, x), jax.lax.mul(x, x)))(0.0).eqns
 
 
 def _is_shared_leaf(value: Value) -> bool:

@@ -5,12 +5,18 @@ each other. Nothing here depends on the order in which nodes, samples or types a
 of the types, which are in the order of their digests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from jitbatch._concat import ranges
 from jitbatch._errors import VerifyError
+from jitbatch._layers import find_layers, find_needs, order_layers
+
+MAX_TABLE = 1 << 25
+"""Nodes times types beyond which layers are not looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +33,22 @@ class Problem:
     level: np.ndarray
     reader: np.ndarray
     read: np.ndarray
+
+    @cached_property
+    def layer(self) -> np.ndarray | None:
+        """int [nodes]; the layer of each node (see `_layers`), or None if finding them would take too much memory."""
+        if len(self.type) * int(self.type.max(initial=0)) > MAX_TABLE:
+            return None
+        return find_layers(self.type, self.level, self.reader, self.read)
+
+    @property
+    def bound(self) -> int:
+        """How many steps there are at least; 0 if that would take too much memory to find out."""
+        if self.layer is None:
+            return 0
+        counts = np.zeros(int(self.type.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(counts, self.type, self.layer + 1)
+        return int(counts.sum())
 
     def verify(self, step: np.ndarray) -> None:
         """Check that `step` is a schedule of this problem."""
@@ -53,44 +75,95 @@ def depth(problem: Problem) -> np.ndarray:
 
 def agenda(problem: Problem) -> np.ndarray:
     """All nodes that are ready of the type whose waiting nodes have the lowest average level, as DyNet does."""
-    nodes = len(problem.type)
-    types = int(problem.type.max(initial=-1)) + 1
-    order = np.argsort(problem.read, kind="stable")
-    readers = problem.reader[order]
-    first_reader = np.searchsorted(problem.read[order], np.arange(nodes + 1))
-    missing = np.bincount(problem.reader, minlength=nodes)
-    waiting = np.bincount(problem.type, minlength=types)
-    level_sum = np.bincount(problem.type, weights=problem.level, minlength=types)
-    ready: list[list[np.ndarray]] = [[] for _ in range(types)]
-
-    def put(ready_nodes: np.ndarray) -> None:
-        of_type = problem.type[ready_nodes]
-        for kind in np.unique(of_type):
-            ready[kind].append(ready_nodes[of_type == kind])
-
-    step = np.full(nodes, -1, np.int32)
-    put(np.flatnonzero(missing == 0))
-    now = 0
-    while any(ready):
-        kind = min((k for k in range(types) if ready[k]), key=lambda k: (level_sum[k] / waiting[k], k))
-        chosen = np.concatenate(ready[kind])
-        ready[kind] = []
-        step[chosen] = now
-        now += 1
-        waiting[kind] -= len(chosen)
-        level_sum[kind] -= problem.level[chosen].sum()
-        starts, ends = first_reader[chosen], first_reader[chosen + 1]
-        lengths = ends - starts
-        offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        touched, times = np.unique(readers[np.repeat(starts, lengths) + offsets], return_counts=True)
-        missing[touched] -= times
-        put(touched[missing[touched] == 0])
-    return step
+    return _Agenda(problem, None).run()
 
 
-def fewest_steps(problem: Problem) -> np.ndarray:
-    """Whichever of the policies needs fewer steps; depth when they need as many."""
-    return min((policy(problem) for policy in (depth, agenda)), key=lambda step: step.max(initial=-1))
+def frontier(problem: Problem) -> np.ndarray:
+    """All nodes that are ready of the type with the smallest part of its lowest layer not ready, after ED-Batch: a step
+    with all nodes of a type that have none of that type below them is never a step too many."""
+    return _Agenda(problem, problem.layer).run()
 
 
-POLICIES: dict[str, Policy] = {"auto": fewest_steps, "depth": depth, "agenda": agenda}
+class _Agenda:
+    """Steps one by one, each of all nodes that are ready of the most promising type."""
+
+    def __init__(self, problem: Problem, layer: np.ndarray | None):
+        nodes = len(problem.type)
+        self.problem = problem
+        self.types = types = int(problem.type.max(initial=-1)) + 1
+        order = np.argsort(problem.read, kind="stable")
+        self.readers = problem.reader[order]
+        self.first_reader = np.searchsorted(problem.read[order], np.arange(nodes + 1))
+        self.missing = np.bincount(problem.reader, minlength=nodes)
+        self.waiting = np.bincount(problem.type, minlength=types)
+        self.level_sum = np.bincount(problem.type, weights=problem.level, minlength=types)
+        self.ready: list[list[np.ndarray]] = [[] for _ in range(types)]
+        # Without layers, all nodes of a type are in one.
+        self.layer = np.zeros(nodes, np.int64) if layer is None else layer
+        self.layers = 1 + int(self.layer.max(initial=0))
+        self.unready = np.zeros((types, self.layers), np.int64)
+        if layer is not None:
+            np.add.at(self.unready, (problem.type, self.layer), 1)
+        self.uses_layers = layer is not None
+
+    def put(self, nodes: np.ndarray) -> None:
+        of_type = self.problem.type[nodes]
+        for kind in np.unique(of_type).tolist():
+            self.ready[kind].append(nodes[of_type == kind])
+        if self.uses_layers:
+            np.subtract.at(self.unready, (of_type, self.layer[nodes]), 1)
+
+    def promise(self, kind: int) -> tuple[float, float, int]:
+        """A type runs next if this is lowest: which part of its lowest layer is not ready, and the average level."""
+        late = 0.0
+        if self.uses_layers:
+            nodes = np.concatenate(self.ready[kind])
+            late = float(self.unready[kind, self.layer[nodes].min()])
+            late /= late + len(nodes)
+        return late, self.level_sum[kind] / self.waiting[kind], kind
+
+    def run(self) -> np.ndarray:
+        step = np.full(len(self.problem.type), -1, np.int32)
+        self.put(np.flatnonzero(self.missing == 0))
+        now = 0
+        while any(self.ready):
+            kind = min((k for k in range(self.types) if self.ready[k]), key=self.promise)
+            chosen = np.concatenate(self.ready[kind])
+            self.ready[kind] = []
+            step[chosen] = now
+            now += 1
+            self.waiting[kind] -= len(chosen)
+            self.level_sum[kind] -= self.problem.level[chosen].sum()
+            starts, ends = self.first_reader[chosen], self.first_reader[chosen + 1]
+            touched, times = np.unique(self.readers[ranges(starts, ends - starts)], return_counts=True)
+            self.missing[touched] -= times
+            self.put(touched[self.missing[touched] == 0])
+        return step
+
+
+def layers(problem: Problem) -> np.ndarray:
+    """Layers as steps, if there is an order of layers: as few steps as can be. If not, whichever of the other policies
+    needs the fewest."""
+    layer = problem.layer
+    if layer is not None:
+        types = int(problem.type.max(initial=-1)) + 1
+        counts = np.zeros(types, np.int64)
+        np.maximum.at(counts, problem.type, layer + 1)
+        needs = find_needs(problem.type, layer, problem.reader, problem.read)
+        order = order_layers(counts.tolist(), needs, range(types))
+        if order is not None:
+            return steps_of_layers(order, types, int(counts.max(initial=0)))[problem.type, layer].astype(np.int32)
+    return min((policy(problem) for policy in (depth, agenda, frontier)), key=lambda step: step.max(initial=-1))
+
+
+def steps_of_layers(order: Sequence[int], types: int, most: int) -> np.ndarray:
+    """int [types, layers]; the step of each layer, given the types of all steps."""
+    steps = np.zeros((types, most), np.int64)
+    done = [0] * types
+    for step, kind in enumerate(order):
+        steps[kind, done[kind]] = step
+        done[kind] += 1
+    return steps
+
+
+POLICIES: dict[str, Policy] = {"auto": layers, "depth": depth, "agenda": agenda, "layers": layers}

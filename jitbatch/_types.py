@@ -3,7 +3,7 @@
 A type is a kind of node, but for three things. Where some calls of a cell pass a shared value (a learned initial state)
 and others a value of the sample, all pass a row. Where nodes with the same body have different outputs, all have all of
 them. And where a cell runs in a loop, what can run before the loop, and what can wait until after it, are types of
-their own (see `_split`). A graph is then written in terms of these types, once for each of the batch's decisions.
+their own (see `_split`). A graph is then written in terms of these types (see `_typed`).
 """
 
 from collections.abc import Hashable, Sequence
@@ -13,13 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitbatch._canonical import Cell, widest
-from jitbatch._concat import offsets, ranges
-from jitbatch._graph import ROW, Graph, Kind, Tables, levels_of
+from jitbatch._graph import ROW, Graph, Kind, Tables
 from jitbatch._phases import find_phases
 from jitbatch._split import Made, Operand, Slot, split_cell
-
-REMEMBERED = 4
-"""How many decisions a graph remembers what it looks like under."""
 
 
 class Part(NamedTuple):
@@ -81,6 +77,7 @@ class Types:
         profile: what was decided for.
         kinds: the kind of each type.
         of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
+        made: int [types]; how many values a node of each type makes.
         origins: where each type comes from.
         phases: the types of each phase, and whether it is a loop.
         edges: which types read which.
@@ -92,6 +89,7 @@ class Types:
     profile: Profile
     kinds: tuple[Kind, ...]
     of_kind: np.ndarray
+    made: np.ndarray
     origins: tuple[Origin, ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
     edges: frozenset[tuple[int, int]]
@@ -152,6 +150,7 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
         profile=profile,
         kinds=tuple(tables.kinds[number] for number in numbers),
         of_kind=of_kind,
+        made=np.array([len(tables.kind_classes[number]) for number in numbers], np.int64),
         origins=tuple(origins[number] for number in numbers),
         phases=tuple(find_phases(len(numbers), pairs)),
         edges=frozenset(pairs),
@@ -246,95 +245,3 @@ def _part_edges(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: d
             if Operand(edge.slot) in part.operands:
                 pairs.add((place[source], place[part.kind]))
     return pairs
-
-
-def typed(graph: Graph, types: Types) -> Graph:
-    """A graph in terms of the types of a batch."""
-    found = graph.typed.get(types)
-    if found is None:
-        found = _rewrite(graph, types)
-        while len(graph.typed) >= REMEMBERED:
-            graph.typed.pop(next(iter(graph.typed)), None)
-        graph.typed[types] = found
-    return found
-
-
-def _rewrite(graph: Graph, types: Types) -> Graph:
-    tables = graph.tables
-    present = graph.kinds_present.tolist()
-    recipes = {kind: types.recipes[kind] for kind in present}
-    if all(recipe.parts[0].kind == kind and len(recipe.parts) == 1 for kind, recipe in recipes.items()):
-        return graph
-
-    # The nodes of each kind, and the shared values that are rows now.
-    nodes_of = {kind: np.flatnonzero(graph.kind == kind) for kind in present}
-    shared = dict.fromkeys(graph.shared_rows.tolist())
-    for kind, recipe in recipes.items():
-        binding = tables.kinds[kind].binding
-        for part in recipe.parts:
-            read = (binding[operand.slot] for operand in part.operands if isinstance(operand, Operand))
-            shared.update(dict.fromkeys(number for number in read if number != ROW))
-    inputs = len(graph.inputs)
-    shared_value = {number: inputs + place for place, number in enumerate(shared)}
-
-    part_count = np.zeros(graph.node_count, np.int64)
-    for kind, recipe in recipes.items():
-        part_count[nodes_of[kind]] = len(recipe.parts)
-    first_part = offsets(part_count)
-    new_kind = np.zeros(first_part[-1], np.int32)
-    arity = np.zeros(first_part[-1], np.int64)
-    for kind, recipe in recipes.items():
-        for p, part in enumerate(recipe.parts):
-            here = first_part[nodes_of[kind]] + p
-            new_kind[here] = part.kind
-            counts = np.diff(graph.operand_start)[nodes_of[kind]]
-            arity[here] = counts if tables.kinds[part.kind].is_variadic else len(part.operands)
-    made = np.array([len(tables.kind_classes[kind]) for kind in new_kind.tolist()], np.int64)
-    first_value = offsets(made) + inputs + len(shared)
-
-    new_value = np.full(len(graph.value_class), -1, np.int64)
-    new_value[:inputs] = np.arange(inputs)
-    new_value[inputs : graph.first_node_value] = [shared_value[number] for number in graph.shared_rows.tolist()]
-    for kind, recipe in recipes.items():
-        for output, by in enumerate(recipe.outputs):
-            new_value[graph.node_values[nodes_of[kind]] + output] = (
-                first_value[first_part[nodes_of[kind]] + by.part] + by.output
-            )
-
-    operand_start = offsets(arity)
-    operands = np.zeros(operand_start[-1], np.int64)
-    for kind, recipe in recipes.items():
-        nodes, binding = nodes_of[kind], tables.kinds[kind].binding
-        column = np.cumsum([bound == ROW for bound in binding]) - 1
-        for p, part in enumerate(recipe.parts):
-            here = operand_start[first_part[nodes] + p]
-            if tables.kinds[part.kind].is_variadic:
-                counts = np.diff(graph.operand_start)[nodes]
-                operands[ranges(here, counts)] = new_value[graph.operands[ranges(graph.operand_start[nodes], counts)]]
-                continue
-            for position, operand in enumerate(part.operands):
-                if isinstance(operand, Made):
-                    read: Any = first_value[first_part[nodes] + operand.part] + operand.output
-                elif binding[operand.slot] == ROW:
-                    read = new_value[graph.operands[graph.operand_start[nodes] + column[operand.slot]]]
-                else:
-                    read = shared_value[binding[operand.slot]]
-                operands[here + position] = read
-
-    classes = [graph.value_class[:inputs], np.array([tables.shared_class[number] for number in shared], np.int32)]
-    classes += [np.array([c for kind in new_kind.tolist() for c in tables.kind_classes[kind]], np.int32)]
-    producer = np.concatenate([np.full(first_value[0], -1), np.repeat(np.arange(len(made)), made)])
-    return Graph(
-        tables=tables,
-        leaf_shapes=graph.leaf_shapes,
-        constants=graph.constants,
-        inputs=graph.inputs,
-        shared_rows=np.array(list(shared), np.int32),
-        kind=new_kind,
-        operand_start=operand_start.astype(np.int32),
-        operands=operands.astype(np.int32),
-        value_class=np.concatenate(classes).astype(np.int32),
-        outputs=new_value[graph.outputs].astype(np.int32),
-        out_tree=graph.out_tree,
-        level=levels_of(producer, operand_start, operands),
-    )

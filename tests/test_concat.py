@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitbatch import jitbatch
-from jitbatch._concat import concatenate, offsets, ranges
-from jitbatch._graph import Graph
+from jitbatch._concat import Piece, join, offsets, ranges
+from jitbatch._typed import typed
+from jitbatch._types import Types
 
 
 @jitbatch
@@ -21,57 +22,67 @@ def leaf(w: Any, x: Any) -> Any:
 
 
 @jitbatch
-def join(w: Any, x: Any, y: Any) -> Any:
+def both(w: Any, x: Any, y: Any) -> Any:
     return jnp.sin(x[0]) - y[0] + w, x[1] * y[1]
 
 
 def encode(w: Any, tree: Any) -> Any:
-    return join(w, *(encode(w, child) for child in tree)) if isinstance(tree, tuple) else leaf(w, tree)
+    return both(w, *(encode(w, child) for child in tree)) if isinstance(tree, tuple) else leaf(w, tree)
 
 
 @pytest.fixture(scope="module")
-def graphs() -> list[Graph]:
+def pieces() -> tuple[list[Piece], Types]:
     x = np.float32([1, 2])
     batched = jitbatch(lambda w, tree: (encode(w, tree), w), out="list")
-    batched.plan(x, [((x, x), x), x, (x, x)])
+    plan = batched.plan(x, [((x, x), x), x, (x, x)])
     (context,) = batched._contexts
-    return list(context.graphs)
+    types = plan.static.types
+    assert types is not None
+    return typed(list(context.graphs), types), types
 
 
-def test_every_graph_is_found_again(graphs: list[Graph]) -> None:
-    batch = concatenate(graphs)
-    value = node = out = given_inputs = given_shared = 0
-    for graph in graphs:
-        values, nodes = slice(value, value + len(graph.value_class)), slice(node, node + graph.node_count)
-        assert batch.value_class[values].tolist() == graph.value_class.tolist()
-        assert batch.kind[nodes].tolist() == graph.kind.tolist()
-        assert batch.level[nodes].tolist() == graph.level.tolist()
-        assert (batch.first_value[nodes] - value).tolist() == graph.node_values[:-1].tolist()
-        producer = batch.producer[values]
-        assert np.where(producer >= 0, producer - node, -1).tolist() == graph.producer.tolist()
-        for i in range(graph.node_count):
-            begin, end = batch.operand_start[node + i : node + i + 2]
-            own = graph.operands[graph.operand_start[i] : graph.operand_start[i + 1]]
-            assert (batch.operands[begin:end] - value).tolist() == own.tolist()
-        assert (batch.outputs[out : out + len(graph.outputs)] - value).tolist() == graph.outputs.tolist()
-        inputs, shared = len(graph.inputs), len(graph.shared_rows)
-        got = batch.input_values[given_inputs : given_inputs + inputs] - value
-        assert got.tolist() == list(range(inputs))
-        got = batch.shared_values[given_shared : given_shared + shared] - value
-        assert got.tolist() == list(range(inputs, inputs + shared))
-        assert batch.shared_numbers[given_shared : given_shared + shared].tolist() == graph.shared_rows.tolist()
-        value, node, out = values.stop, nodes.stop, out + len(graph.outputs)
+def test_every_piece_is_found_again(pieces: tuple[list[Piece], Types]) -> None:
+    batch = join(pieces[0], pieces[1].made)
+    value = node = operand = out = given_inputs = given_shared = 0
+    for piece in pieces[0]:
+        count, values, operands, inputs, shared = piece.sizes
+        nodes = slice(node, node + count)
+        kind, level, layer, arity, first = piece.nodes
+        assert batch.type[nodes].tolist() == kind.tolist()
+        assert batch.level[nodes].tolist() == level.tolist()
+        assert batch.layer[nodes].tolist() == layer.tolist()
+        assert np.diff(batch.operand_start)[nodes].tolist() == arity.tolist()
+        assert (batch.first_value[nodes] - value).tolist() == first.tolist()
+        read = slice(operand, operand + operands)
+        assert (batch.operands[read] - value).tolist() == piece.operands[0].tolist()
+        assert (batch.by_value[read] - operand).tolist() == piece.operands[1].tolist()
+        assert (batch.outputs[out : out + len(piece.outputs)] - value).tolist() == piece.outputs.tolist()
+        given = slice(given_inputs, given_inputs + inputs)
+        assert (batch.input_values[given] - value).tolist() == list(range(inputs))
+        assert batch.input_class[given].tolist() == piece.inputs[0].tolist()
+        given = slice(given_shared, given_shared + shared)
+        assert (batch.shared_values[given] - value).tolist() == list(range(inputs, inputs + shared))
+        assert batch.shared_numbers[given].tolist() == piece.shared.tolist()
+        value, node, operand, out = value + values, nodes.stop, read.stop, out + len(piece.outputs)
         given_inputs, given_shared = given_inputs + inputs, given_shared + shared
-    assert value == len(batch.value_class)
-    assert node == len(batch.kind)
-    assert batch.operand_start[-1] == len(batch.operands)
+    assert value == batch.values
+    assert node == len(batch.type)
+    assert batch.operand_start[-1] == len(batch.operands) == operand
+    assert batch.operands[batch.by_value].tolist() == sorted(batch.operands.tolist())
 
 
-def test_one_graph_is_itself(graphs: list[Graph]) -> None:
-    graph = graphs[0]
-    batch = concatenate([graph])
-    assert batch.operands.tolist() == graph.operands.tolist()
-    assert batch.producer.tolist() == graph.producer.tolist()
+def test_producers(pieces: tuple[list[Piece], Types]) -> None:
+    batch = join(pieces[0], pieces[1].made)
+    made = [
+        (int(first) + output, node)
+        for node, (first, kind) in enumerate(zip(batch.first_value, batch.type, strict=True))
+        for output in range(batch.made[kind])
+    ]
+    want = np.full(batch.values, -1)
+    for value, node in made:
+        want[value] = node
+    assert batch.producer.tolist() == want.tolist()
+    assert np.flatnonzero(want < 0).tolist() == sorted([*batch.input_values, *batch.shared_values])
 
 
 def test_offsets() -> None:

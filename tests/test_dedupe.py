@@ -21,9 +21,18 @@ HASHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+MIXERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "real": _dedupe._mixed,
+    "all equal": lambda words: np.zeros_like(words),
+    "two values": lambda words: words % 2,
+    "first word": lambda words: words.copy(),
+}
+
+
 @pytest.fixture(params=HASHES)
 def hashed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(_dedupe, "_hash_rows", HASHES[request.param])
+    monkeypatch.setattr(_dedupe, "_mixed", MIXERS[request.param])
     return request.param
 
 
@@ -99,9 +108,44 @@ def merged(kinds: list[int], reads: list[list[int]], may_merge: list[bool], keys
     first = inputs + np.arange(len(kinds))
     value_key = np.array([*keys, *range(1000, 1000 + len(kinds))])
     outputs = np.ones(len(may_merge), int)
+    edges = [
+        (kind, column, value) for kind, read in zip(kinds, reads, strict=True) for column, value in enumerate(read)
+    ]
+    single = np.array([edge[2] >= inputs and edges.count(edge) == 1 for edge in edges], bool)
     return merge_calls(
-        np.array(kinds, int), np.array(levels, int), start, operands, first, outputs, np.array(may_merge), value_key
-    )
+        np.array(kinds, int), np.array(levels, int), start, operands, np.argsort(operands, kind="stable"), single,
+        first, outputs, np.array(may_merge), value_key,
+    )  # fmt: skip
+
+
+def merged_by_dict(kinds: list[int], reads: list[list[int]], keys: list[int]) -> list[int]:
+    """The same by a dictionary."""
+    seen: dict[Any, int] = {}
+    key_of: list[Any] = [("input", key) for key in keys]
+    leader = []
+    for node, (kind, read) in enumerate(zip(kinds, reads, strict=True)):
+        key = (kind, *(key_of[value] for value in read))
+        leader.append(seen.setdefault(key, node))
+        key_of.append(("node", leader[-1]))
+    return leader
+
+
+@st.composite
+def calls(draw: Any) -> tuple[list[int], list[list[int]], list[int]]:
+    keys = draw(st.lists(st.integers(0, 2), min_size=1, max_size=6))
+    size = draw(st.integers(0, 14))
+    reads = [draw(st.lists(st.integers(0, len(keys) + i - 1), max_size=3)) for i in range(size)]
+    return [draw(st.integers(0, 1)) for _ in range(size)], reads, keys
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(calls())
+def test_any_calls(drawn: tuple[list[int], list[list[int]], list[int]]) -> None:
+    kinds, reads, keys = drawn
+    for mixed in MIXERS.values():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_dedupe, "_mixed", mixed)
+            assert merged(kinds, reads, [True, True], keys).tolist() == merged_by_dict(kinds, reads, keys)
 
 
 @pytest.mark.usefixtures("hashed")
@@ -127,7 +171,8 @@ def test_calls_without_operands_are_equal() -> None:
 def test_the_keys_that_were_given_are_not_changed() -> None:
     keys = np.array([7, 7, 1000, 1001])
     merge_calls(
-        np.array([0, 0]), np.array([0, 0]), np.array([0, 1, 2]), np.array([0, 1]), np.array([2, 3]),
+        np.array([0, 0]), np.array([0, 0]), np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1]),
+        np.array([False, False]), np.array([2, 3]),
         np.array([1]), np.array([True]), keys,
     )  # fmt: skip
     assert keys.tolist() == [7, 7, 1000, 1001]

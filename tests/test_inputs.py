@@ -19,9 +19,9 @@ def packed(fun: Any, samples: list[Any], dedupe: bool = True) -> tuple[PackedInp
     """The packed inputs of a batch, and the row of each input, looked up."""
     noted: list[Any] = []
 
-    def noting(graphs: Any, leaves: Any, batch: Any, tables: Any, dedupe: bool) -> PackedInputs:
-        result = pack_inputs(graphs, leaves, batch, tables, dedupe)
-        noted.append((result, batch.value_class[batch.input_values]))
+    def noting(pieces: Any, leaves: Any, batch: Any, tables: Any, dedupe: bool) -> PackedInputs:
+        result = pack_inputs(pieces, leaves, batch, tables, dedupe)
+        noted.append((result, batch.input_class))
         return result
 
     with pytest.MonkeyPatch.context() as patch:

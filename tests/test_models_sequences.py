@@ -31,15 +31,16 @@ def make(name):
 
 
 MODELS = {name: make(name) for name in ("words", "characters", "parser")}
+NAMES = ["words", pytest.param("characters", marks=pytest.mark.slow), "parser"]
 
 
 @through_samples_and_plan
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_loss(name, through):
     assert_batches_like_loop(MODELS[name][0], "loss", MODELS[name][1], through)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_predicts(name):
     model, samples = MODELS[name]
     assert_predicts_like_loop(model, "predict", samples if name == "parser" else [one.words for one in samples])

@@ -62,7 +62,8 @@ def test_a_summary_counts() -> None:
     assert (summary.rows, summary.padded_rows) == (6, 6)
     assert [step.width for step in plan.static.program.steps] == [3, 2, 1]
     assert repr(plan) == (
-        "Plan(3 samples: 6 nodes, 6 distinct, 3 levels, 1 types -> 3 steps, mean width 2.0, 0% padding, dispatch)"
+        "Plan(3 samples: 6 nodes, 6 distinct, 3 levels, 1 types -> 3 steps (at least 3), width 2.0, 0% padding, "
+        "dispatch)"
     )
     assert str(plan).splitlines()[1].startswith("  step 0: ")
     assert "x3 -> rows" in str(plan).splitlines()[1]

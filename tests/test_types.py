@@ -11,8 +11,9 @@ import pytest
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch
-from jitbatch._graph import ROW, levels_of
-from jitbatch._types import REMEMBERED, Profile, typed, types_of
+from jitbatch._concat import join
+from jitbatch._typed import REMEMBERED, _rewrite, typed
+from jitbatch._types import Profile, types_of
 
 H = 2
 rng = np.random.default_rng(0)
@@ -157,14 +158,12 @@ def test_types_are_in_the_order_of_phases() -> None:
             range(len(types.kinds))
         )
         phase_of = {t: number for number, (members, _) in enumerate(types.phases) for t in members}
-        for graph in (typed(graph, types) for graph in graphs):
-            made = np.diff(np.append(graph.node_values, len(graph.value_class)))
-            producer = np.concatenate([np.full(graph.first_node_value, -1), np.repeat(np.arange(len(made)), made)])
-            reader = np.repeat(np.arange(graph.node_count), np.diff(graph.operand_start))
-            for node, read in zip(reader, producer[graph.operands], strict=True):
-                if read >= 0:
-                    ours, theirs = (phase_of[types.of_kind[graph.kind[n]]] for n in (node, read))
-                    assert theirs <= ours
+        batch = join(typed(graphs, types), types.made)
+        reader = np.repeat(np.arange(len(batch.type)), np.diff(batch.operand_start))
+        for node, read in zip(reader, batch.producer[batch.operands], strict=True):
+            if read >= 0:
+                ours, theirs = (phase_of[batch.type[n]] for n in (node, read))
+                assert theirs <= ours
 
 
 # --- Graphs in terms of types
@@ -174,19 +173,39 @@ def test_a_graph_in_terms_of_types_is_a_graph() -> None:
     graphs = graphs_of(tagger, sentences(1, 2, 4))
     for split in (False, True):
         types = types_of(Profile().union(graphs), graphs, split)
-        for graph in graphs:
-            new = typed(graph, types)
-            assert np.all(types.of_kind[new.kind] >= 0)
-            assert len(new.outputs) == len(graph.outputs)
-            np.testing.assert_array_equal(new.value_class[new.outputs], graph.value_class[graph.outputs])
-            assert typed(graph, types) is new  # remembered
-            made = np.diff(np.append(new.node_values, len(new.value_class)))
-            producer = np.concatenate([np.full(new.first_node_value, -1), np.repeat(np.arange(len(made)), made)])
-            np.testing.assert_array_equal(new.level, levels_of(producer, new.operand_start, new.operands))
-            for node, kind in enumerate(new.kind):
-                rows = sum(bound == ROW for bound in new.tables.kinds[kind].binding)
-                if not new.tables.kinds[kind].is_variadic:
-                    assert new.operand_start[node + 1] - new.operand_start[node] == rows
+        pieces = typed(graphs, types)
+        assert all(again is piece for again, piece in zip(typed(graphs, types), pieces, strict=True))  # remembered
+        for graph, piece in zip(graphs, pieces, strict=True):
+            alone = join([piece], types.made)
+            again = join(_rewrite([graph], types), types.made)  # by itself it becomes the same
+            for name in ("type", "level", "layer", "operands", "by_value", "first_value", "outputs", "input_values"):
+                np.testing.assert_array_equal(getattr(alone, name), getattr(again, name))
+            assert np.all(alone.type >= 0)
+            assert len(alone.outputs) == len(graph.outputs)
+            for node, kind in enumerate(alone.type):
+                reads = alone.producer[alone.operands[slice(*alone.operand_start[node : node + 2])]]
+                assert np.all(reads < node)
+                assert alone.level[node] == max((alone.level[r] + 1 for r in reads if r >= 0), default=0)
+                if not types.kinds[kind].is_variadic:
+                    assert len(reads) == types.kinds[kind].rows
+
+
+def test_layers_are_counted_within_loops() -> None:
+    graphs = graphs_of(tagger, sentences(1, 2, 4))
+    types = types_of(Profile().union(graphs), graphs, True)
+    in_loop = {t for members, is_loop in types.phases for t in members if is_loop}
+    assert in_loop
+    batch = join(typed(graphs, types), types.made)
+
+    def below(node: int, kind: int) -> int:
+        """How many nodes of a type lie on a path up to a node, itself included."""
+        reads = batch.producer[batch.operands[slice(*batch.operand_start[node : node + 2])]]
+        return max((below(int(r), kind) for r in reads if r >= 0), default=0) + int(batch.type[node] == kind)
+
+    for node, kind in enumerate(batch.type.tolist()):
+        assert batch.layer[node] == (below(node, kind) - 1 if kind in in_loop else 0)
+    for piece in typed(graphs, types):
+        assert np.all(np.isin(piece.needs[0], list(in_loop)))
 
 
 def test_a_graph_remembers_a_few_decisions() -> None:

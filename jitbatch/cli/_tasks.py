@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jitbatch import Plan, jitbatch
+from jitbatch import Plan, Plans, jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._metrics import accuracy, item_accuracy, mean_squared_error, pearson, spearman
@@ -39,6 +39,7 @@ class Decorated(Protocol):
 
     def __call__(self, model: Any, sample: Any, /) -> Any: ...
     def plan(self, *args: Any, like: Any = None) -> Plan: ...
+    def plans(self, *args: Any, like: Any = None) -> Plans: ...
     def batch(self, *args: Any) -> Any: ...
 
 

@@ -25,7 +25,7 @@ from jitbatch.cli._settings import Settings
 from jitbatch.cli._tasks import Decorated, Task
 
 WORK = ("analysis", "compile", "execution")
-"""What time is spent on: planning minibatches, compiling programs for them, running these."""
+"""What time is spent on: waiting for plans, compiling programs for them, running these."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ class Trainer:
         order = np.random.default_rng([self.settings.seed, progress.epoch]).permutation(len(self.task.train))
         shuffled = [self.task.train[i] for i in order]
         self._make_room("update", self.task.loss, shuffled)
-        for samples in self._minibatches(shuffled[progress.samples :]):
-            loss = self._step(samples)
+        for samples, loss in self._updates(shuffled[progress.samples :]):
             if not math.isfinite(loss):
                 raise CommandError(
                     f"the loss is {loss} after {progress.step + 1} steps. Try a smaller --learning-rate than "
@@ -118,15 +117,21 @@ class Trainer:
             mean = progress.summed_loss / progress.samples
             yield Step(progress.epoch + 1, progress.step, progress.samples, loss, mean, dict(progress.seconds))
 
-    def _step(self, samples: Sequence[Any]) -> float:
+    def _updates(self, samples: Sequence[Any]) -> Iterator[tuple[Sequence[Any], float]]:
+        """One update after the other: its samples and their loss."""
         if self.settings.executor == "loop":
+            for chosen in self._minibatches(samples):
+                with self._clock("execution"):
+                    loss = update_loop(self.task.loss, self.model, self.optimizer, chosen)
+                yield chosen, loss
+            return
+        for chosen, plan in self._plans("update", self.task.loss, samples):
+            weights = self._weights(len(chosen))
+            run = self._compiled(self._update, self.model, self.optimizer, plan, weights)
             with self._clock("execution"):
-                return update_loop(self.task.loss, self.model, self.optimizer, samples)
-        plan, weights = self._plan("update", self.task.loss, samples)
-        run = self._compiled(self._update, self.model, self.optimizer, plan, weights)
-        with self._clock("execution"):
-            self.model, self.optimizer, loss = run(self.model, self.optimizer, plan, weights)
-            return float(loss)
+                self.model, self.optimizer, value = run(self.model, self.optimizer, plan, weights)
+                loss = float(value)
+            yield chosen, loss
 
     def _end_of_epoch(self) -> Epoch:
         progress = self.progress
@@ -158,8 +163,7 @@ class Trainer:
         self._make_room("predict", predict, samples)
         program = predict_program(predict)
         found: list[Any] = []
-        for chosen in self._minibatches(samples):
-            plan, _ = self._plan("predict", predict, chosen)
+        for chosen, plan in self._plans("predict", predict, samples):
             run = self._compiled(program, self.model, plan)
             with self._clock("execution"):
                 result = run(self.model, plan)
@@ -174,24 +178,32 @@ class Trainer:
 
     # Parts of the above
 
-    def _plan(self, name: str, function: Decorated, samples: Sequence[Any]) -> tuple[Plan, np.ndarray]:
-        """A plan of a full minibatch, and the samples' weights.
+    def _plans(
+        self, name: str, function: Decorated, samples: Sequence[Any]
+    ) -> Iterator[tuple[Sequence[Any], Plan]]:
+        """Minibatches and their plans, which a thread makes while earlier ones run.
 
-        A minibatch that is smaller than the others is filled up with its own first sample at weight zero, so that it
-        fits the same program. It costs nothing, since equal calls are computed once.
+        A minibatch that is smaller than the others is filled up with its own first sample, so that it fits the same
+        program. It costs nothing, since equal calls are computed once.
         """
-        missing = self.batch_size - len(samples)
-        weights = np.array([1.0] * len(samples) + [0.0] * missing, np.float32) / len(samples)
-        with self._clock("analysis"):
-            plan = function.plan(self.model, [*samples, *[samples[0]] * missing], like=self.rooms.get(name))
-        self.rooms[name] = plan
-        return plan, weights
+        batches = list(self._minibatches(samples))
+        full = ([*batch, *[batch[0]] * (self.batch_size - len(batch))] for batch in batches)
+        with function.plans(self.model, full, like=self.rooms.get(name)) as plans:
+            for batch in batches:
+                with self._clock("analysis"):
+                    plan = next(plans)
+                self.rooms[name] = plan
+                yield batch, plan
+
+    def _weights(self, samples: int) -> np.ndarray:
+        """Those of a minibatch, such that its loss is the mean of its samples, without what fills it up."""
+        return (np.arange(self.batch_size) < samples).astype(np.float32) / samples
 
     def _make_room(self, name: str, function: Decorated, samples: Sequence[Any]) -> None:
         """Plan all minibatches before the first is run, so that the first program has room for nearly all that come."""
         if self.settings.executor == "batch" and name not in self.rooms:
-            for chosen in self._minibatches(samples):
-                self._plan(name, function, chosen)
+            for _ in self._plans(name, function, samples):
+                pass
 
     def _minibatches(self, samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
         for start in range(0, len(samples), self.batch_size):

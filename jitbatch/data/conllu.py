@@ -13,7 +13,7 @@ COLUMNS = 10
 
 
 class Parsed(NamedTuple):
-    """A sentence: for each word its tag (UPOS), the position of its head, from 1, or 0 for the root, and its relation."""
+    """A sentence: each word's tag (UPOS), the position of its head, from 1, or 0 for the root, and its relation."""
 
     words: list[str]
     tags: list[str]

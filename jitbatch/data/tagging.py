@@ -1,7 +1,7 @@
 """Samples for taggers: sentences as numbers."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,10 +16,14 @@ class Spelled(NamedTuple):
     characters: np.ndarray
 
 
+Words: TypeAlias = Any  # np.ndarray | list[Spelled]
+"""The words of a sentence: an array of their numbers, or a list with the characters of each."""
+
+
 class Tagged(NamedTuple):
     """Words and the class of each."""
 
-    words: np.ndarray | list[Spelled]
+    words: Words
     tags: np.ndarray
 
 

@@ -1,8 +1,8 @@
 """Arc-standard transitions: dependency trees as sequences of actions, and back.
 
-A parser has a stack and a buffer of words. It shifts the buffer's first word onto the stack, or makes the second of the
-stack depend on the first (left) or the first on the second (right), until the buffer is empty and one word, the root, is
-on the stack.
+A parser has a stack and a buffer of words. It shifts the buffer's first word onto the stack, or makes the stack's
+second word depend on the first (left) or the first on the second (right), until the buffer is empty and one word, the
+root, is on the stack.
 """
 
 from collections.abc import Iterable, Sequence

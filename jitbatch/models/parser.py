@@ -70,7 +70,7 @@ class StackLSTMParser(nnx.Module):
     # How a sentence is parsed
 
     @jitbatch(out="list")
-    def start(self, words: Array, tags: Array) -> Configuration:
+    def start(self, words: np.ndarray, tags: np.ndarray) -> Configuration:
         """Nothing is on the stack, and the buffer was read from its end."""
         buffer: tuple[Item, ...] = ()
         for vector in reversed([self.word(*one) for one in zip(words, tags, strict=True)]):

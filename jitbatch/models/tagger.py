@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from jitbatch import jitbatch
-from jitbatch.data.tagging import Spelled, Tagged
+from jitbatch.data.tagging import Spelled, Tagged, Words
 from jitbatch.models.lstm import BiLSTM
 
 
@@ -26,9 +26,12 @@ class Tagger(nnx.Module):
     def scores(self, left: Array, right: Array) -> Array:
         return self.out(jnp.concatenate([left, right]))
 
-    def logits(self, words: Array) -> list[Array]:
+    def vectors(self, words: Words) -> list[Array]:
+        return [self.word(word) for word in words]
+
+    def logits(self, words: Words) -> list[Array]:
         """For each word a score for each tag."""
-        return [self.scores(*both) for both in self.context([self.word(word) for word in words])]
+        return [self.scores(*both) for both in self.context(self.vectors(words))]
 
     @jitbatch
     def loss(self, sample: Tagged) -> Array:
@@ -37,7 +40,7 @@ class Tagger(nnx.Module):
         return sum(losses, jnp.zeros(()))
 
     @jitbatch(out="ragged")
-    def predict(self, words: Array) -> list[Array]:
+    def predict(self, words: Words) -> list[Array]:
         """The most likely tag of each word."""
         return [scores.argmax() for scores in self.logits(words)]
 
@@ -67,6 +70,9 @@ class CharacterTagger(Tagger):
         return self.embed_character(jnp.asarray(character))
 
     @jitbatch
-    def word(self, word: Spelled) -> Array:
+    def spelled(self, word: Spelled) -> Array:
         spelling = self.spelling.ends([self.character(character) for character in word.characters])
         return jnp.concatenate([self.embed(jnp.asarray(word.word)), *spelling])
+
+    def vectors(self, words: Words) -> list[Array]:
+        return [self.spelled(word) for word in words]

@@ -19,7 +19,7 @@ class State(NamedTuple):
 
 
 class NaryTreeLSTM(nnx.Module):
-    """For trees with words as leaves; an inner node has `arity` children, of which each has a forget gate and weights."""
+    """For trees with words as leaves; an inner node has `arity` children, each with weights and a forget gate."""
 
     def __init__(self, words: int, embedding: int, hidden: int, arity: int = 2, *, rngs: nnx.Rngs):
         self.arity = arity

@@ -1,0 +1,106 @@
+"""Planning ahead: a thread plans the next minibatches while the device runs the last one."""
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+
+from jitbatch import _compat
+from jitbatch._errors import ArgumentError, PlanError
+from jitbatch._plan import Plan
+
+
+class Plans(Iterator[Plan]):
+    """Plans of minibatches in turn, made ahead of time. Made by `f.plans(...)`.
+
+    Iterate over it; `close()` it, or use it as a context manager, to stop early. An exception, of the minibatches or of
+    planning one of them, is raised in the place of the plan that could not be made.
+    """
+
+    def __init__(self, make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any, prefetch: int):
+        if prefetch < 0:
+            raise ArgumentError(f"prefetch={prefetch} is negative: it is how many plans are made ahead of time")
+        self._source = _plans(make, batches, like)
+        self._worker = None if prefetch == 0 else _Worker(self._source, prefetch)
+        # The thread does not hold on to this object, so that one that is dropped is closed.
+        self._finalizer = None if self._worker is None else weakref.finalize(self, self._worker.stop)
+
+    def __next__(self) -> Plan:
+        return next(self._source) if self._worker is None else self._worker.take()
+
+    def close(self) -> None:
+        """Make no further plans, and wait until the thread has ended."""
+        self._source.close() if self._worker is None else self._worker.close()
+
+    def __enter__(self) -> "Plans":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _plans(make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any) -> Any:
+    for batch in batches:
+        like = make(batch, like)
+        yield jax.device_put(like)
+
+
+class _Worker:
+    def __init__(self, source: Iterator[Plan], prefetch: int):
+        self._source = source
+        self._ready: queue.Queue[Callable[[], Plan]] = queue.Queue()
+        self._room = threading.Semaphore(prefetch)
+        self._stopped = threading.Event()
+        self._ended = False
+        self._settings = _compat.trace_context()
+        self._thread = threading.Thread(target=self._run, name="jitbatch-plans", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._room.acquire()
+            if self._stopped.is_set():
+                return
+            try:
+                if _compat.trace_context() != self._settings:
+                    raise PlanError(
+                        "f.plans was called where JAX's settings are changed for one thread (with jax.enable_x64(), "
+                        "jax.default_matmul_precision(...) or the like), which its own thread does not see. Change "
+                        "them for the whole program with jax.config.update, or plan with prefetch=0"
+                    )
+                plan = next(self._source)
+            except BaseException as error:
+                self._ready.put(_raise(error))
+                return
+            self._ready.put(lambda plan=plan: plan)
+
+    def take(self) -> Plan:
+        if self._ended:
+            raise StopIteration
+        get = self._ready.get()
+        self._room.release()
+        try:
+            return get()
+        except BaseException:
+            self._ended = True
+            raise
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._room.release()
+
+    def close(self) -> None:
+        self.stop()
+        self._ended = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _raise(error: BaseException) -> Callable[[], Plan]:
+    def get() -> Plan:
+        raise error
+
+    return get

@@ -1,0 +1,201 @@
+"""Graphs in terms of the types of a batch: pieces, which are joined to a batch.
+
+This is done once for each structure and decision about types, and for all new structures of a batch together:
+everything here works on whole arrays.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jitbatch._concat import Piece, offsets, ranges
+from jitbatch._graph import ROW, Graph
+from jitbatch._layers import find_layers, find_needs, longest_paths
+from jitbatch._split import Made, Operand
+from jitbatch._types import Types
+
+REMEMBERED = 4
+"""How many decisions a graph remembers what it looks like under."""
+
+
+def typed(graphs: Sequence[Graph], types: Types) -> list[Piece]:
+    """Graphs in terms of the types of a batch."""
+    pieces: list[Any] = [graph.typed.get(types) for graph in graphs]
+    new = {id(graph): graph for graph, piece in zip(graphs, pieces, strict=True) if piece is None}
+    if new:
+        made = dict(zip(new, _rewrite(list(new.values()), types), strict=True))
+        for key, graph in new.items():
+            while len(graph.typed) >= REMEMBERED:
+                graph.typed.pop(next(iter(graph.typed)), None)
+            graph.typed[types] = made[key]
+        pieces = [made[id(graph)] if piece is None else piece for graph, piece in zip(graphs, pieces, strict=True)]
+    return pieces
+
+
+def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
+    """A node becomes the parts that the recipe of its kind has. Values are numbered over all graphs: `old` ones of the
+    graphs as they are, and those of the pieces."""
+    tables = graphs[0].tables
+    old_start = offsets([len(graph.value_class) for graph in graphs])
+
+    def over_all(values: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(values) + np.repeat(old_start[:-1], [len(one) for one in values])
+
+    kind = np.concatenate([graph.kind for graph in graphs])
+    graph_of = np.repeat(np.arange(len(graphs)), [graph.node_count for graph in graphs])
+    counts = np.concatenate([np.diff(graph.operand_start) for graph in graphs])
+    old_operand_start = offsets(counts)
+    old_operands = over_all([graph.operands for graph in graphs])
+    old_first = over_all([graph.node_values[:-1] for graph in graphs])
+    by_kind = np.argsort(kind, kind="stable")
+    present, of_kind = np.unique(kind, return_counts=True)
+    members = dict(zip(present.tolist(), np.split(by_kind, np.cumsum(of_kind)), strict=False))
+    recipes = {number: types.recipes[number] for number in members}
+
+    # The parts of all nodes.
+    part_count = np.zeros(len(kind), np.int64)
+    for number, recipe in recipes.items():
+        part_count[members[number]] = len(recipe.parts)
+    first_part = offsets(part_count)
+    total = int(first_part[-1])
+    part_type, arity, place = (np.zeros(total, np.int64) for _ in range(3))
+    for number, recipe in recipes.items():
+        for p, part in enumerate(recipe.parts):
+            here = first_part[members[number]] + p
+            part_type[here], place[here] = types.of_kind[part.kind], p
+            is_variadic = tables.kinds[part.kind].is_variadic
+            arity[here] = counts[members[number]] if is_variadic else len(part.operands)
+    owner = np.repeat(graph_of, part_count)
+
+    # Of each graph the shared values that are rows.
+    number_of_shared = len(tables.shared)
+    shared = [graph.shared_rows + number_of_shared * i for i, graph in enumerate(graphs)]
+    for number, recipe in recipes.items():
+        binding = tables.kinds[number].binding
+        read = {binding[o.slot] for part in recipe.parts for o in part.operands if isinstance(o, Operand)} - {ROW}
+        if read:
+            here = np.unique(graph_of[members[number]]) * number_of_shared
+            shared += [here + one for one in read]
+    shared_codes = np.unique(np.concatenate(shared))
+    shared_graph, shared_number = np.divmod(shared_codes, max(number_of_shared, 1))
+    shared_of = np.bincount(shared_graph, minlength=len(graphs))
+
+    # Values.
+    inputs_of = np.array([len(graph.inputs) for graph in graphs])
+    given_of = inputs_of + shared_of
+    made = types.made[part_type]
+    first_value = np.cumsum(made) - made + np.cumsum(given_of)[owner]
+    start = offsets(given_of + np.bincount(owner, weights=made, minlength=len(graphs)).astype(np.int64))
+    shared_value = (start[:-1] + inputs_of)[shared_graph] + ranges(np.zeros(len(graphs), np.int64), shared_of)
+
+    def value_of_shared(graph: np.ndarray, number: Any) -> np.ndarray:
+        return shared_value[np.searchsorted(shared_codes, graph * number_of_shared + number)]
+
+    value = np.full(old_start[-1], -1, np.int64)
+    value[ranges(old_start[:-1], inputs_of)] = ranges(start[:-1], inputs_of)
+    rows_of = np.array([len(graph.shared_rows) for graph in graphs])
+    value[ranges(old_start[:-1] + inputs_of, rows_of)] = value_of_shared(
+        np.repeat(np.arange(len(graphs)), rows_of), np.concatenate([graph.shared_rows for graph in graphs])
+    )
+    for number, recipe in recipes.items():
+        for output, by in enumerate(recipe.outputs):
+            value[old_first[members[number]] + output] = first_value[first_part[members[number]] + by.part] + by.output
+
+    # What is read.
+    operand_start = offsets(arity)
+    operands = np.zeros(operand_start[-1], np.int64)
+    for number, recipe in recipes.items():
+        nodes, binding = members[number], tables.kinds[number].binding
+        column = np.cumsum([bound == ROW for bound in binding]) - 1
+        for p, part in enumerate(recipe.parts):
+            here = operand_start[first_part[nodes] + p]
+            if tables.kinds[part.kind].is_variadic:
+                terms = ranges(old_operand_start[nodes], counts[nodes])
+                operands[ranges(here, counts[nodes])] = value[old_operands[terms]]
+                continue
+            for position, operand in enumerate(part.operands):
+                if isinstance(operand, Made):
+                    read_value = first_value[first_part[nodes] + operand.part] + operand.output
+                elif binding[operand.slot] == ROW:
+                    read_value = value[old_operands[old_operand_start[nodes] + column[operand.slot]]]
+                else:
+                    read_value = value_of_shared(graph_of[nodes], binding[operand.slot])
+                operands[here + position] = read_value
+
+    # What depends on what.
+    producer = np.full(start[-1], -1, np.int64)
+    producer[ranges(first_value, made)] = np.repeat(np.arange(total), made)
+    read_node = producer[operands]
+    is_inner = read_node >= 0
+    reader, read_node = np.repeat(np.arange(total), arity)[is_inner], read_node[is_inner]
+    stage = (
+        np.repeat(np.concatenate([graph.level for graph in graphs]), part_count) * (place.max(initial=0) + 1) + place
+    )
+    level = longest_paths(stage, reader, read_node)
+    layer, needs = _layers(types, part_type, stage, reader, read_node, owner, len(graphs))
+
+    # Apart again.
+    parts_of = np.bincount(owner, minlength=len(graphs))
+    operands_of = np.bincount(owner, weights=arity, minlength=len(graphs)).astype(np.int64)
+    outputs_of = np.array([len(graph.outputs) for graph in graphs])
+    columns = np.stack([part_type, level, layer, arity, first_value - start[owner]])
+    outputs = value[over_all([graph.outputs for graph in graphs])] - np.repeat(start[:-1], outputs_of)
+    sizes = np.stack([parts_of, np.diff(start), operands_of, inputs_of, shared_of], axis=1).tolist()
+    by_value = np.argsort(operands, kind="stable")  # values of a graph are read in that graph
+    first_operand = np.cumsum(operands_of) - operands_of
+    edges = np.stack(
+        [
+            operands - np.repeat(start[:-1], operands_of),
+            by_value - np.repeat(first_operand, operands_of),
+            is_inner & _are_single(operands, part_type, arity, operand_start),
+        ]
+    )
+    apart = zip(
+        _apart(columns, parts_of),
+        _apart(edges, operands_of),
+        _apart(shared_number, shared_of),
+        _apart(outputs, outputs_of),
+        strict=True,
+    )
+    return [
+        Piece(*arrays, graph.input_rows, graph.input_blocks, own_needs, tuple(size))
+        for graph, arrays, own_needs, size in zip(graphs, apart, needs, sizes, strict=True)
+    ]
+
+
+def _are_single(operands: np.ndarray, kind: np.ndarray, arity: np.ndarray, operand_start: np.ndarray) -> np.ndarray:
+    """Whether no other node of a type reads the same value in the same place, for each operand."""
+    column = np.arange(len(operands)) - np.repeat(operand_start[:-1], arity)
+    order = np.lexsort((column, np.repeat(kind, arity), operands))
+    read = np.stack([operands, np.repeat(kind, arity), column])[:, order]
+    is_same = np.zeros(len(operands) + 1, bool)
+    is_same[1:-1] = np.all(read[:, 1:] == read[:, :-1], axis=0)
+    single = np.empty(len(operands), bool)
+    single[order] = ~(is_same[:-1] | is_same[1:])
+    return single
+
+
+def _apart(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """The parts of an array, of its last axis; copies, so that none of them keeps the whole."""
+    return [part.copy() for part in np.split(array, np.cumsum(counts)[:-1], axis=-1)]
+
+
+def _layers(
+    types: Types, kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray, owner: np.ndarray,
+    graphs: int,
+) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
+    """The layer of each node among the nodes of its loop, and for each graph which layers need which."""
+    phase = np.full(len(types.kinds), -1)
+    place = np.zeros(len(types.kinds), np.int64)
+    for number, (members, is_loop) in enumerate(types.phases):
+        if is_loop:
+            phase[list(members)], place[list(members)] = number, np.arange(len(members))
+    inside = (phase[kind[reader]] == phase[kind[read]]) & (phase[kind[read]] >= 0)
+    reader, read = reader[inside], read[inside]
+    layer = find_layers(place[kind], stage, reader, read)
+    many = len(types.kinds)
+    needs = find_needs(owner * many + kind, layer, reader, read)
+    graph_of = needs[0] // many
+    needs[[0, 2]] %= many
+    return layer, _apart(needs, np.bincount(graph_of, minlength=graphs))
