@@ -1,5 +1,6 @@
 """Checkpoints: what is restored is what was saved, and what is damaged is noticed."""
 
+import dataclasses
 import json
 from contextlib import closing
 from pathlib import Path
@@ -92,6 +93,12 @@ def test_arrays_that_are_not_those_saved_are_noticed(task: Task, saved: Path) ->
     trainer, (warning,) = restored(task, saved)
     assert "its arrays are not those that were saved" in warning
     assert trainer.progress.step == 1
+
+
+def test_other_data_is_refused(task: Task, saved: Path) -> None:
+    other = dataclasses.replace(task, train=task.train[::-1])
+    with pytest.raises(CommandError, match="its training data, or how words in it are numbered, is not what it was"):
+        restored(other, saved)
 
 
 @while_reading

@@ -40,6 +40,7 @@ class Checkpoints:
             "progress": dataclasses.asdict(trainer.progress),
             "rooms": base64.b64encode(pickle.dumps(_capacities(trainer))).decode("ascii"),
             "digest": _digest(arrays),
+            "data": _data_digest(trainer),
         }
         items = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
         if step in self._manager.all_steps():
@@ -53,6 +54,8 @@ class Checkpoints:
             try:
                 self._restore(trainer, step)
                 return
+            except CommandError:
+                raise
             except Exception as error:  # Orbax raises whatever its parts do where a file is damaged
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 warn(f"the checkpoint of step {step} cannot be read, trying the one before it: {reason[:200]}")
@@ -67,6 +70,11 @@ class Checkpoints:
         arrays, about = restored["arrays"], restored["about"]
         if _digest(arrays) != about["digest"]:
             raise ValueError("its arrays are not those that were saved")
+        if about["data"] != _data_digest(trainer):
+            raise CommandError(
+                "the run cannot be resumed: its training data, or how words in it are numbered, is not what it was when "
+                "the run began. Begin a new run"
+            )
         rooms = pickle.loads(base64.b64decode(about["rooms"]))
         progress = Progress(**about["progress"])
         # Nothing can fail from here on, so a trainer is never restored by half.
@@ -111,3 +119,7 @@ def _digest(arrays: dict[str, Any]) -> str:
         digest.update(name.encode())
         digest.update(np.asarray(arrays[name]).tobytes())
     return digest.hexdigest()
+
+
+def _data_digest(trainer: Trainer) -> str:
+    return hashlib.sha256(repr(trainer.task.train).encode()).hexdigest()

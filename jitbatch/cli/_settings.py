@@ -36,7 +36,7 @@ DEFAULTS = {
     settings.task: settings
     for settings in (
         Settings("listops", epochs=8, batch_size=128, hidden=128, learning_rate=5e-3, train_size=30_000, depth=2),
-        Settings("sick", epochs=15, batch_size=32, hidden=128, learning_rate=2e-3, weight_decay=0.1, embedding=128),
+        Settings("sick", epochs=10, batch_size=32, hidden=128, learning_rate=2e-3, weight_decay=0.1, embedding=128),
         Settings("sst", epochs=8, batch_size=32, hidden=128, learning_rate=1e-3, weight_decay=0.1, embedding=128),
         Settings("tagger", epochs=10, batch_size=32, hidden=128, learning_rate=2e-3, weight_decay=1e-3, embedding=128),
         Settings("parser", epochs=10, batch_size=32, hidden=128, learning_rate=2e-3, weight_decay=1e-3, embedding=128),

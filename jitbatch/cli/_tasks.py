@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jitbatch import Plan, Plans, jitbatch
+from jitbatch import Plan, jitbatch
+from jitbatch._prefetch import Plans
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._metrics import accuracy, item_accuracy, mean_squared_error, pearson, spearman

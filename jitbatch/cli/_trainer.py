@@ -178,9 +178,7 @@ class Trainer:
 
     # Parts of the above
 
-    def _plans(
-        self, name: str, function: Decorated, samples: Sequence[Any]
-    ) -> Iterator[tuple[Sequence[Any], Plan]]:
+    def _plans(self, name: str, function: Decorated, samples: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Plan]]:
         """Minibatches and their plans, which a thread makes while earlier ones run.
 
         A minibatch that is smaller than the others is filled up with its own first sample, so that it fits the same
