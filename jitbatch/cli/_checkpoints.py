@@ -72,8 +72,8 @@ class Checkpoints:
             raise ValueError("its arrays are not those that were saved")
         if about["data"] != _data_digest(trainer):
             raise CommandError(
-                "the run cannot be resumed: its training data, or how words in it are numbered, is not what it was when "
-                "the run began. Begin a new run"
+                "the run cannot be resumed: its training data, or how words in it are numbered, is not what it was "
+                "when the run began. Begin a new run"
             )
         rooms = pickle.loads(base64.b64decode(about["rooms"]))
         progress = Progress(**about["progress"])
