@@ -53,7 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def interrupt_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     """Make Ctrl-C arrive while a step is shown."""
-    shown = Display.step
+    shown, before = Display.step, signal.getsignal(signal.SIGINT)
     wanted = -1
 
     def step(self: Display, record: Any) -> None:
@@ -67,7 +67,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], No
 
     monkeypatch.setattr(Display, "step", step)
     yield choose
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 # What a run leaves
