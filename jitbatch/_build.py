@@ -128,7 +128,8 @@ class Builder:
                     ref = View(base, index, op)
                 self.refs[id(op.outputs[0])] = ref
                 return
-        inputs = [self.whole(value) for value in op.inputs]
+        refs = self.refs
+        inputs = [found if type(found := refs.get(id(value))) is Made else self.whole(value) for value in op.inputs]
         if not op.effects and all(type(ref) is Shared for ref in inputs):
             cell, operands = self.cell_of([op], op.outputs)
             numbers = tuple(self._shared_number(operand) for operand in operands)
@@ -215,7 +216,10 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
     check_result(result, recorder.sample)
     out_leaves, out_tree = jax.tree.flatten(result)
     builder = Builder(recorder, granularity, may_close_over_tracers)
-    for op in recorder.ops if granularity == "graph" else gather_sums(recorder.ops, out_leaves):
+    ops = recorder.ops
+    if granularity != "graph" and any(op.primitive is not None for op in ops):
+        ops = gather_sums(ops, out_leaves)
+    for op in ops:
         builder.add(op)
     output_refs = [builder.whole(leaf) for leaf in out_leaves]
     groups = builder.groups()
@@ -343,4 +347,4 @@ def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:
 
 def _input_aval(builder: Builder, ref: Input) -> Any:
     aval = builder.leaf_avals[ref.leaf]
-    return _compat.make_aval(aval.shape[ref.depth :], aval.dtype)
+    return _compat.make_aval(aval.shape[ref.depth :], aval.dtype) if ref.depth else aval

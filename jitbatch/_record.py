@@ -3,7 +3,8 @@
 While a sample is recorded, its array leaves and those of the shared arguments are abstract `Value`s, and every
 operation on anything goes through `Recorder`. What comes out is a list of `Op`s in the order of execution, which
 `_build` turns into a graph. A call of a decorated function that has been seen with arguments of this structure before
-is one dictionary look-up and one `Op`; its body does not run again.
+is one dictionary look-up and one `Op`; its body does not run again. If it calls decorated functions itself, it is the
+`Op`s that were recorded then (see `_fragments`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -17,24 +18,12 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, SumCell, intern_cell
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
 from jitbatch._fold import fold
+from jitbatch._fragments import Argument, Fragment, Made, make_fragment
 from jitbatch._graph import Tables
 from jitbatch._open import Element, list_elements, open_body
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, plain_aval, root, within, within_body
-
-
-class Argument(NamedTuple):
-    """A leaf of the arguments of a call."""
-
-    leaf: int
-
-
-class Made(NamedTuple):
-    """An output of an earlier step."""
-
-    step: int
-    output: int
 
 
 class Step(NamedTuple):
@@ -71,8 +60,11 @@ class Leaf(NamedTuple):
         )
 
 
+ONCE = "once"
+"""In place of a `Leaf` or a `Fragment`: the body calls decorated functions, and has run once."""
+
 COMPOSITE = "composite"
-"""In place of a `Leaf`: the body calls decorated functions and runs each time."""
+"""The same of a body that runs each time."""
 
 
 class Recorder(_compat.Trace):
@@ -87,7 +79,7 @@ class Recorder(_compat.Trace):
         self._signatures = signatures
         self._boundaries = granularity == "subgraph"
         self._opens_jits = granularity == "op"
-        self._sites = SiteRecorder(outermost)
+        self._sites = SiteRecorder(outermost, Recorder.call.__code__)
         self._scope = self._scopes = 0
         self._calls = 0
         self._flat_shared: dict[int, tuple[Any, list[Any], Hashable]] = {}
@@ -185,13 +177,15 @@ class Recorder(_compat.Trace):
         known = self._signatures.get(signature)
         if type(known) is Leaf:
             return self._emit(known, leaves)
+        if type(known) is Fragment:
+            return self._copy(known, leaves)
 
         aliases: list[Any] = []
         arguments = []
         for one, treedef, _ in flat:
             # The body of a leaf needs an alias for every argument, so that `f(x, x)` is the cell that `f(x, y)` is;
             # that of a composite needs one only for numbers, which must not be seen by Python's control flow.
-            replaced = [self._alias(leaf, every=known is None) for leaf in one]
+            replaced = [self._alias(leaf, every=known is not COMPOSITE) for leaf in one]
             aliases += replaced
             arguments.append(treedef.unflatten(replaced))
         held = {id(alias) for alias in aliases}
@@ -199,7 +193,7 @@ class Recorder(_compat.Trace):
 
         start, calls, outer = len(self.ops), self._calls, self._scope
         self._scopes += 1
-        self._scope = self._scopes
+        self._scope = first_scope = self._scopes
         try:
             result = fun(*positional, **named)
         finally:
@@ -220,7 +214,13 @@ class Recorder(_compat.Trace):
             if not leaf.closes_over_tracer:
                 self._signatures.put(signature, leaf)
             return self._emit(leaf, leaves)
-        self._signatures.put(signature, COMPOSITE)
+        if known is None:
+            self._signatures.put(signature, ONCE)
+        elif known is ONCE:  # most structures are met once; what is met again is kept
+            scopes = self._scopes - first_scope + 1
+            fragment = make_fragment(self.ops[start:], first_scope, scopes, aliases, result)
+            self._signatures.discard(signature)
+            self._signatures.put(signature, fragment or COMPOSITE)
         return result
 
     def _flatten(self, arg: Any) -> tuple[list[Any], Any, Hashable]:
@@ -257,7 +257,7 @@ class Recorder(_compat.Trace):
 
     def _alias(self, leaf: Any, every: bool) -> Any:
         if type(leaf) is Value:
-            return Value(self, leaf.aval, leaf.aval_number, root(leaf)) if every else leaf
+            return Value(self, leaf.aval, leaf.aval_number, leaf) if every else leaf
         return self.value(plain_aval(leaf), leaf) if is_array(leaf) else leaf
 
     def _leaf(
@@ -305,9 +305,7 @@ class Recorder(_compat.Trace):
                 places[id(value)] = Made(len(steps) - 1, output)
         return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
 
-    def _emit(self, leaf: Leaf, arguments: list[Any]) -> Any:
-        made: list[list[Value]] = []
-
+    def _finder(self, arguments: list[Any], made: list[list[Value]]) -> Callable[[Any], Any]:
         def find(value: Any) -> Any:
             kind = type(value)
             if kind is Argument:
@@ -316,6 +314,11 @@ class Recorder(_compat.Trace):
                 return made[value.step][value.output]
             return self.value(jax.typeof(value.array), value) if kind is ConstantRow else value
 
+        return find
+
+    def _emit(self, leaf: Leaf, arguments: list[Any]) -> Any:
+        made: list[list[Value]] = []
+        find = self._finder(arguments, made)
         for cell, inputs, passed, out_avals in leaf.steps:
             op = Op([find(value) for value in inputs], self._scope)
             op.cell, op.passed, op.effects = cell, passed, cell.jaxpr.effects
@@ -323,6 +326,20 @@ class Recorder(_compat.Trace):
             made.append(op.outputs)
             self.ops.append(op)
         return leaf.out_tree.unflatten([find(value) for value in leaf.results])
+
+    def _copy(self, fragment: Fragment, arguments: list[Any]) -> Any:
+        made: list[list[Value]] = []
+        find = self._finder(arguments, made)
+        first_scope = self._scopes + 1
+        self._scopes += fragment.scopes
+        for known, inputs, scope, avals in fragment.operations:
+            op = Op([find(value) for value in inputs], first_scope + scope, known.site)
+            op.primitive, op.params, op.effects = known.primitive, known.params, known.effects
+            op.cell, op.passed, op.index = known.cell, known.passed, known.index
+            op.outputs = [Value(self, aval, number, op) for aval, number in avals]
+            made.append(op.outputs)
+            self.ops.append(op)
+        return fragment.out_tree.unflatten([find(value) for value in fragment.results])
 
     # Errors
 

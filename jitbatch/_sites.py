@@ -1,7 +1,7 @@
 """Where in the user's code an operation was recorded.
 
 Bare operations are grouped by the code that made them (see `_group`), so each carries a `Site`: the chain of user
-frames from the operation outwards to the innermost activation of a recursive function, or to the sample's function.
+frames from the operation outwards to the innermost activation of a recursive function, or to a decorated function.
 """
 
 import dis
@@ -98,10 +98,12 @@ def loop_depth(site: Site) -> int:
 
 
 class SiteRecorder:
-    """Gives each recorded operation its `Site`."""
+    """Gives each recorded operation its `Site`. Chains end where a sample's function is called (`outermost`), and where
+    a decorated one is (`boundary`): what a function does is the same wherever it is called from."""
 
-    def __init__(self, outermost: CodeType):
+    def __init__(self, outermost: CodeType, boundary: CodeType):
         self._outermost = outermost
+        self._boundary = boundary
         self._callee: FrameType | None = None
         self._ordinal = 0
 
@@ -113,7 +115,7 @@ class SiteRecorder:
         self._ordinal = self._ordinal + 1 if callee is self._callee else 0
         self._callee = callee
         chain = []
-        while frame is not None and frame.f_code is not self._outermost:
+        while frame is not None and frame.f_code is not self._outermost and frame.f_code is not self._boundary:
             if not is_library(frame.f_code):
                 chain.append((frame, frame.f_lasti))
                 if calls_itself(frame.f_code):

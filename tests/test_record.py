@@ -16,8 +16,9 @@ from jax import lax
 from jitbatch import _compat, clear_caches, jitbatch
 from jitbatch._caches import Cache
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
+from jitbatch._fragments import Fragment
 from jitbatch._graph import Tables
-from jitbatch._record import COMPOSITE, Leaf, Recorder
+from jitbatch._record import Leaf, Recorder
 from jitbatch._values import InputSource, Op, Value
 
 X = jnp.ones(2)
@@ -95,11 +96,12 @@ def test_without_boundaries_a_call_is_its_body() -> None:
 
 def test_a_function_that_calls_others_is_not_an_operation() -> None:
     with recording() as recorder:
-        twice(*inputs(recorder, X))
-    assert primitives(recorder) == ["call", "sin", "call"]
-    assert recorder.ops[0].scope == recorder.ops[1].scope != 0
-    assert {type(entry) for entry in recorder._signatures} == {Leaf, str}
-    assert COMPOSITE in list(recorder._signatures)
+        for kept in (str, Fragment, Fragment):
+            twice(*inputs(recorder, X))
+            assert {type(entry) for entry in recorder._signatures} == {Leaf, kept}
+    assert primitives(recorder) == ["call", "sin", "call"] * 3
+    scopes = [op.scope for op in recorder.ops]
+    assert scopes[0] == scopes[1] != scopes[3] == scopes[4] != scopes[6] == scopes[7] != 0
 
 
 def test_a_leaf_runs_once_for_each_signature() -> None:

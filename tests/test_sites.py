@@ -101,7 +101,7 @@ def test_comprehensions_are_no_functions() -> None:
 def sites(body: Callable[[Callable[[], Site]], Any]) -> list[Site]:
     """The sites of the calls that `body` makes of its argument."""
     found: list[Site] = []
-    recorder = SiteRecorder(sites.__code__)
+    recorder = SiteRecorder(sites.__code__, sites.__code__)
 
     def here() -> Site:
         found.append(recorder.here())

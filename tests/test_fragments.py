@@ -1,0 +1,190 @@
+"""Fragments: a decorated function that calls others does not run again for arguments of a structure it has met."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitbatch import Static, _fragments, jitbatch
+
+PARAMS = {"w": jnp.float32([[0.5, -0.2], [0.1, 0.3]]), "b": jnp.float32([0.1, -0.1])}
+
+
+def leaf_vector(i: int) -> Any:
+    return np.float32([i, -i / 2])
+
+
+def tree(*shape: Any) -> Any:
+    """A tree of vectors: `tree(1, (2, 3))`."""
+    return tuple(tree(*one) if isinstance(one, tuple) else leaf_vector(one) for one in shape)
+
+
+@jitbatch
+def join(params: Any, left: Any, right: Any) -> Any:
+    return jnp.tanh(left @ params["w"] + right)
+
+
+def make_encoder(runs: list[Any]) -> Any:
+    """A decorated recursion that notes what its body runs on, with a bare operation in every node."""
+
+    @jitbatch
+    def encode(params: Any, node: Any) -> Any:
+        runs.append(jax.tree.structure(node))
+        if not isinstance(node, tuple):
+            return node * 2
+        left, right = (encode(params, child) for child in node)
+        return join(params, left, right) + params["b"] * left
+
+    return encode
+
+
+TREES = [tree(1, (2, 3)), tree((4, 5), (6, 7)), tree((1, (2, 3)), (8, 9)), tree((4, 5), (1, (2, 3)))]
+
+
+def in_turn(fun: Any, params: Any, samples: list[Any]) -> Any:
+    return jnp.stack([fun(params, sample) for sample in samples])
+
+
+def test_a_subtree_of_a_known_structure_is_not_walked_again() -> None:
+    runs: list[Any] = []
+    encode = make_encoder(runs)
+    encode.plan(PARAMS, TREES[:2])  # meets a pair three times
+    runs.clear()
+    encode.plan(PARAMS, TREES[2:])
+    # What was a root before is met as a subtree, and met again. Pairs are known.
+    assert runs == [jax.tree.structure(one) for one in (TREES[2], TREES[0], TREES[3], TREES[0])]
+    runs.clear()
+    encode.plan(PARAMS, [(TREES[0], TREES[0])])
+    assert runs == [jax.tree.structure((TREES[0], TREES[0]))]
+
+
+@pytest.mark.parametrize("granularity", ["subgraph", "op"])
+def test_values_and_gradients(granularity: str) -> None:
+    runs: list[Any] = []
+    fun = make_encoder(runs).__wrapped__
+    batched = jitbatch(fun, granularity=granularity)
+    for samples in (TREES[:2], TREES, TREES[2:], [(one, two) for one in TREES for two in TREES[:2]]):
+        plan = batched.plan(PARAMS, samples)
+
+        def loss(params: Any, run: Any) -> Any:
+            return (run(params) ** 2).sum()
+
+        want = jax.value_and_grad(loss)(PARAMS, lambda p, samples=samples: in_turn(fun, p, samples))
+        got = jax.value_and_grad(loss)(PARAMS, lambda p, plan=plan: batched.batch(p, plan))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+
+
+def test_a_copied_graph_is_the_graph_that_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = []
+    for largest in (64, -1):
+        monkeypatch.setattr(_fragments, "MAX_OPERATIONS", largest)
+        encode = make_encoder([])
+        encode.plan(PARAMS, [*TREES, *((one, two) for one in TREES for two in TREES)])
+        (context,) = encode._contexts
+        graphs.append([str(graph) for graph in context.graphs])
+    assert graphs[0] == graphs[1]
+
+
+def test_large_fragments_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+    encode = make_encoder(runs)
+    monkeypatch.setattr(_fragments, "MAX_OPERATIONS", 5)
+    encode.plan(PARAMS, TREES[:2])
+    runs.clear()
+    encode.plan(PARAMS, TREES[2:])
+    assert jax.tree.structure(tree(4, 5)) not in runs  # two leaves, one call
+    assert jax.tree.structure(TREES[0]) in runs
+
+
+def test_what_closes_over_the_sample_runs_each_time() -> None:
+    runs = []
+
+    @jitbatch
+    def score(params: Any, xs: Any) -> Any:
+        context = join(params, xs[0], xs[1])
+        runs.append(0)
+        return outer(params, xs[0], context)
+
+    def outer(params: Any, x: Any, context: Any) -> Any:
+        held.append(context)
+        return inner(params, x)
+
+    held: list[Any] = []
+
+    @jitbatch
+    def inner(params: Any, x: Any) -> Any:
+        return join(params, x, held[-1])
+
+    samples = [np.float32([[1, 2], [3, i]]) for i in range(3)] + [
+        np.float32([[5, 6], [7, i], [8, 8]]) for i in range(2)
+    ]
+    want = in_turn(score.__wrapped__, PARAMS, samples)
+    held.clear()
+    np.testing.assert_allclose(score.batch(PARAMS, samples), want, rtol=1e-5)
+
+
+def test_static_values_are_part_of_the_structure() -> None:
+    @jitbatch
+    def apply(params: Any, node: Any) -> Any:
+        if isinstance(node, dict):
+            left, right = apply(params, node["left"]), apply(params, node["right"])
+            return join(params, left, right) if node["op"].value == "join" else left * right
+        return join(params, node, node)
+
+    def node(op: str, left: Any, right: Any) -> Any:
+        return {"op": Static(op), "left": left, "right": right}
+
+    x, y = leaf_vector(1), leaf_vector(2)
+    samples = [
+        node("join", x, y),
+        node("mul", x, y),
+        node("mul", node("join", x, y), y),
+        node("join", node("mul", y, x), y),
+    ]
+    np.testing.assert_allclose(
+        apply.batch(PARAMS, samples), in_turn(apply.__wrapped__, PARAMS, samples), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_results_that_are_not_arrays_are_made_each_time() -> None:
+    @jitbatch
+    def annotated(params: Any, x: Any) -> Any:
+        return join(params, x, x), "text"
+
+    @jitbatch
+    def score(params: Any, xs: Any) -> Any:
+        return sum(annotated(params, x)[0] * len(annotated(params, x)[1]) for x in xs)
+
+    samples = [np.ones((2, 2), np.float32), np.ones((3, 2), np.float32), 2 * np.ones((2, 2), np.float32)]
+    np.testing.assert_allclose(score.batch(PARAMS, samples), in_turn(score.__wrapped__, PARAMS, samples), rtol=1e-5)
+
+
+def test_sums_are_gathered_through_fragments() -> None:
+    @jitbatch
+    def loss(params: Any, node: Any) -> Any:
+        own = join(params, node[0], node[0]).sum()
+        return own + sum(loss(params, child) for child in node[1])
+
+    def node(i: int, *children: Any) -> Any:
+        return leaf_vector(i), list(children)
+
+    samples = [node(1, node(2), node(3)), node(4, node(1, node(2), node(3)), node(5), node(6)), node(7)]
+    plan = loss.plan(PARAMS, samples)
+    want = in_turn(lambda p, s: loss.__wrapped__(p, s), PARAMS, samples)
+    np.testing.assert_allclose(loss.batch(PARAMS, plan), want, rtol=1e-5)
+
+
+def test_nothing_of_a_recording_is_kept() -> None:
+    encode = make_encoder([])
+    encode.plan(PARAMS, TREES)
+    (context,) = encode._contexts
+    fragments = [one for one in context.signatures if isinstance(one, _fragments.Fragment)]
+    assert fragments
+    for fragment in fragments:
+        for copied in fragment.operations:
+            assert copied.op.site is None or all(type(frame) is _fragments.Frame for frame, _ in copied.op.site.chain)
+            assert not any(_fragments._is_foreign(value) for value in copied.inputs)
