@@ -6,12 +6,17 @@ WORKERS ?= 2
 .PHONY: help train test test-all lint bench docs clean
 
 help:
-	@echo "make train  train a Flax Tree-LSTM with jitbatch, about two minutes"
+	@echo "make train  train a Flax Tree-LSTM on ListOps with jitbatch, a few minutes"
 	@echo "make test   lint, type check, unit tests and doctests"
 	@echo "make test-all  the same with slow tests"
 	@echo "make lint   ruff and pyright"
 	@echo "make bench  the benchmarks, about eight minutes"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
+
+.venv/.train: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train]'
+	touch $@
 
 .venv/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -26,8 +31,8 @@ help:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	touch $@
 
-train: .venv/.dev
-	$(BIN)/python bench/train.py
+train: .venv/.train
+	$(BIN)/jitbatch train listops
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"

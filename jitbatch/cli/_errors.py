@@ -1,0 +1,22 @@
+"""What the command says instead of a traceback."""
+
+import importlib
+from collections.abc import Sequence
+
+from jitbatch._errors import JitbatchError
+
+
+class CommandError(JitbatchError):
+    """The command cannot do what it was asked to; its message says why and what to do."""
+
+
+def require(modules: Sequence[str], extra: str) -> None:
+    """Say which extra to install where one of its modules is missing."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # A module that is there but lacks one of its own dependencies is another problem than ours.
+            if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+                raise
+            raise CommandError(f"{module} is not installed. Install it by: pip install 'jitbatch[{extra}]'") from None

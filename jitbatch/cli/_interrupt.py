@@ -1,0 +1,35 @@
+"""Ctrl-C: the first asks to stop, the second stops."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupt:
+    """Whether someone has asked to stop, and by which signal."""
+
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """As shells have it: 130 after Ctrl-C."""
+        return 128 + (self.signal or 0)
+
+
+@contextmanager
+def catch_interrupts(on_first: Callable[[], None]) -> Iterator[Interrupt]:
+    """Note SIGINT and SIGTERM instead of stopping; the same signal again has its default effect, at once."""
+    interrupt = Interrupt()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupt.signal = number
+        signal.signal(number, signal.SIG_DFL)
+        on_first()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,36 @@
+"""The command and its subcommands."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import jitbatch
+from jitbatch._errors import JitbatchError
+from jitbatch.cli import _train
+
+COMMANDS = {"train": _train}
+"""Each has `HELP`, `add_arguments(parser)` and `run(arguments)`, which returns an exit code. Importing it is cheap."""
+
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C has stopped, as shells have it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; what a person can mend is told without a traceback."""
+    arguments = make_parser().parse_args(argv)
+    try:
+        return COMMANDS[arguments.command].run(arguments)
+    except JitbatchError as error:
+        print(f"jitbatch: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="jitbatch", description="vmap for samples that do not have the same shape.")
+    parser.add_argument("--version", action="version", version=f"jitbatch {jitbatch.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, command in COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.HELP, description=command.HELP))
+    return parser

@@ -1,0 +1,58 @@
+"""How good predictions are."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """
+    >>> accuracy([1, 2, 3, 4], [1, 2, 0, 4])
+    0.75
+    """
+    return float(np.mean(np.asarray(predictions) == np.asarray(labels)))
+
+
+def item_accuracy(predictions: Iterable[ArrayLike], labels: Iterable[ArrayLike]) -> float:
+    """The part of all items of all samples, such as words of sentences, that is right.
+
+    >>> item_accuracy([[1, 2], [3]], [[1, 2], [0]])
+    0.6666666666666666
+    """
+    return accuracy(np.concatenate([*map(np.asarray, predictions)]), np.concatenate([*map(np.asarray, labels)]))
+
+
+def pearson(predictions: ArrayLike, scores: ArrayLike) -> float:
+    """The coefficient of linear correlation; 0 where one of the two does not vary.
+
+    >>> round(pearson([1, 2, 3], [2, 4, 6]), 6), pearson([1, 1], [2, 3])
+    (1.0, 0.0)
+    """
+    x, y = (
+        np.asarray(values, np.float64) - np.mean(np.asarray(values, np.float64)) for values in (predictions, scores)
+    )
+    scale = np.sqrt(np.sum(x * x) * np.sum(y * y))
+    return float(np.sum(x * y) / scale) if scale > 0 else 0.0
+
+
+def spearman(predictions: ArrayLike, scores: ArrayLike) -> float:
+    """The correlation of ranks; equal values share the mean of their ranks.
+
+    >>> spearman([1, 10, 100], [1, 2, 3]), spearman([1, 1, 2], [5, 6, 4])
+    (1.0, -0.8660254037844388)
+    """
+    return pearson(_ranks(predictions), _ranks(scores))
+
+
+def _ranks(values: ArrayLike) -> np.ndarray:
+    _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def mean_squared_error(predictions: ArrayLike, scores: ArrayLike) -> float:
+    """
+    >>> mean_squared_error([1.0, 2.0], [1.0, 4.0])
+    2.0
+    """
+    return float(np.mean(np.square(np.asarray(predictions, np.float64) - np.asarray(scores, np.float64))))

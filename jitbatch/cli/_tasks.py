@@ -1,0 +1,342 @@
+"""What can be trained: data, a model, its loss of one sample, and how well it does."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jitbatch import Plan, jitbatch
+from jitbatch._prefetch import Plans
+from jitbatch.cli import _baselines
+from jitbatch.cli._errors import CommandError
+from jitbatch.cli._metrics import accuracy, item_accuracy, mean_squared_error, pearson, spearman
+from jitbatch.cli._settings import Settings
+from jitbatch.data import (
+    Parsed,
+    Vocabulary,
+    make_listops,
+    make_toy_language,
+    read_conllu,
+    read_sick,
+    read_sst,
+    read_vectors,
+    tagged,
+    transitions,
+)
+from jitbatch.data.listops import to_string
+from jitbatch.data.transitions import tree_of
+from jitbatch.models import CharacterTagger, ListOpsTreeLSTM, Sentiment, Similarity, StackLSTMParser
+
+
+@runtime_checkable
+class Decorated(Protocol):
+    """A decorated function of a model and one sample."""
+
+    def __call__(self, model: Any, sample: Any, /) -> Any: ...
+    def plan(self, *args: Any, like: Any = None) -> Plan: ...
+    def plans(self, *args: Any, like: Any = None) -> Plans: ...
+    def batch(self, *args: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to train.
+
+    Attributes:
+        description: of the data, for people.
+        train, dev, test: samples.
+        model: the module, initialised.
+        loss: of the model and one sample.
+        predict: of the model and one sample; or, where what is computed depends on what has been predicted, a plain
+            function of the model and a minibatch.
+        metrics: of predictions and samples, by name; the first one says which epoch is best, larger is better.
+        baselines: what simpler methods achieve on the test data, by name, in terms of the first metric.
+    """
+
+    description: str
+    train: Sequence[Any]
+    dev: Sequence[Any]
+    test: Sequence[Any]
+    model: nnx.Module
+    loss: Decorated
+    predict: Decorated | Callable[[Any, Sequence[Any]], list[Any]]
+    metrics: Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
+    baselines: Mapping[str, Callable[[], float]] = field(default_factory=dict)
+
+
+def make_task(settings: Settings) -> Task:
+    return TASKS[settings.task](settings)
+
+
+# ListOps
+
+
+@jitbatch
+def predict_listops(model: Any, sample: Any) -> Any:
+    return model.predict(sample.expression)
+
+
+def listops(settings: Settings) -> Task:
+    assert settings.train_size is not None
+    assert settings.depth is not None
+    sizes = [settings.train_size, 1000, 2000]
+    train, dev, test = (limited(split, settings) for split in make_listops(settings.seed, sizes, settings.depth))
+    examples = ", ".join(f"{to_string(sample.expression)} = {sample.value}" for sample in train[:2])
+    return Task(
+        description=f"ListOps: {len(train):,} expressions of depth 1 to {settings.depth}, for example {examples}",
+        train=train,
+        dev=dev,
+        test=test,
+        model=ListOpsTreeLSTM(settings.hidden, rngs=nnx.Rngs(settings.seed)),
+        loss=ListOpsTreeLSTM.loss,
+        predict=predict_listops,
+        metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, [s.value for s in samples])},
+        baselines={
+            "bag of symbols": lambda: _baselines.bag_of_symbols(train, test, settings.seed),
+            "majority class": lambda: _baselines.majority([s.value for s in train], [s.value for s in test]),
+        },
+    )
+
+
+# SICK
+
+
+@jitbatch
+def predict_sick(model: Any, sample: Any) -> Any:
+    return model.predict(sample.left, sample.right)
+
+
+def sick(settings: Settings) -> Task:
+    words, (train, dev, test) = read_splits(
+        settings, "", read_sick, lambda pair: (*tokens(pair.left), *tokens(pair.right))
+    )
+    size, vectors = embedding(settings, words)
+    model = Similarity(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed))
+    set_vectors(model.encoder.embed, vectors)
+
+    def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
+        scores = [sample.score for sample in samples]
+        return {
+            "pearson": pearson(predictions, scores),
+            "spearman": spearman(predictions, scores),
+            "mse": mean_squared_error(predictions, scores),
+        }
+
+    return Task(
+        description=described("SICK", [train, dev, test], "pairs of sentences", words),
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=Similarity.loss,
+        predict=predict_sick,
+        metrics=metrics,
+    )
+
+
+def tokens(tree: Any) -> Iterator[int]:
+    yield tree.token
+    for child in tree.children:
+        yield from tokens(child)
+
+
+# SST
+
+
+@jitbatch
+def predict_sst(model: Any, sample: Any) -> Any:
+    return model.predict(sample.tree)
+
+
+def sst(settings: Settings) -> Task:
+    words, (train, dev, test) = read_splits(settings, ".txt", read_sst, lambda sentence: jax.tree.leaves(sentence.tree))
+    size, vectors = embedding(settings, words)
+    model = Sentiment(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed))
+    set_vectors(model.encoder.embed, vectors)
+
+    def roots(samples: Sequence[Any]) -> list[int]:
+        return [int(sample.labels[-1]) for sample in samples]
+
+    return Task(
+        description=described("SST", [train, dev, test], "sentences, five classes", words),
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=Sentiment.loss,
+        predict=predict_sst,
+        metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, roots(samples))},
+        baselines={"majority class": lambda: _baselines.majority(roots(train), roots(test))},
+    )
+
+
+# Tagging and parsing
+
+
+@jitbatch(out="ragged")
+def predict_tags(model: Any, sample: Any) -> Any:
+    return model.predict.__wrapped__(sample.words)
+
+
+def tagger(settings: Settings) -> Task:
+    parsed = read_parsed(settings)
+    words, tags, characters = words_of(parsed[0]), Vocabulary(), Vocabulary()
+    train, dev, test = number_splits(parsed, lambda split: tagged(split, words, tags, characters), [tags, characters])
+    size, vectors = embedding(settings, words)
+    sizes = len(words), len(characters), len(tags), size, settings.hidden
+    model = CharacterTagger(*sizes, rngs=nnx.Rngs(settings.seed))
+    set_vectors(model.embed, vectors)
+
+    def labels(samples: Sequence[Any]) -> list[np.ndarray]:
+        return [sample.tags for sample in samples]
+
+    return Task(
+        description=described("tagger", [train, dev, test], f"sentences, {len(tags)} tags", words),
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=CharacterTagger.loss,
+        predict=predict_tags,
+        metrics=lambda predictions, samples: {"accuracy": item_accuracy(predictions, labels(samples))},
+        baselines={
+            "majority class": lambda: _baselines.majority(
+                np.concatenate(labels(train)).tolist(), np.concatenate(labels(test)).tolist()
+            )
+        },
+    )
+
+
+def parser(settings: Settings) -> Task:
+    parsed = read_parsed(settings)
+    words, tags, relations = words_of(parsed[0]), Vocabulary(), Vocabulary()
+    oracles = number_splits(parsed, lambda split: transitions(split, words, tags, relations), [tags, relations])
+    train, dev, test = (oracle.samples for oracle in oracles)
+    skipped = sum(oracle.skipped for oracle in oracles)
+    size, vectors = embedding(settings, words)
+    sizes = len(words), len(tags), len(relations), size, settings.hidden
+    model = StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed))
+    set_vectors(model.embed_word, vectors)
+
+    def heads(actions: Sequence[Any], samples: Sequence[Any]) -> list[list[int]]:
+        return [tree_of(done, len(sample.words))[0] for done, sample in zip(actions, samples, strict=True)]
+
+    def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
+        oracle = [sample.actions.tolist() for sample in samples]
+        return {"uas": item_accuracy(heads(predictions, samples), heads(oracle, samples))}
+
+    left_out = f", {skipped} left out because they are not projective" if skipped else ""
+    return Task(
+        description=described("parser", [train, dev, test], f"sentences{left_out}", words),
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=StackLSTMParser.loss,
+        predict=lambda model, samples: model.parse([s.words for s in samples], [s.tags for s in samples]),
+        metrics=metrics,
+    )
+
+
+TASKS: dict[str, Callable[[Settings], Task]] = {
+    "listops": listops,
+    "sick": sick,
+    "sst": sst,
+    "tagger": tagger,
+    "parser": parser,
+}
+
+
+# Parts of the above
+
+
+def read_parsed(settings: Settings) -> list[list[Parsed]]:
+    """Sentences in CoNLL-U, or without a folder a toy language."""
+    if settings.data is None:
+        made = make_toy_language(settings.seed, [2000, 300, 500])
+    else:
+        made = [read_conllu(path) for path in paths_of(settings, ".conllu")]
+    return [limited(split, settings) for split in made]
+
+
+def words_of(sentences: Iterable[Parsed]) -> Vocabulary:
+    return frequent(Counter(word for sentence in sentences for word in sentence.words))
+
+
+def number_splits(
+    splits: Sequence[list[Parsed]], numbered: Callable[[list[Parsed]], Any], vocabularies: Sequence[Vocabulary]
+) -> list[Any]:
+    """Sentences as numbers; what the training sentences do not have is unknown in the others."""
+    train, *others = splits
+    first = numbered(train)
+    for vocabulary in vocabularies:
+        vocabulary.freeze()
+    return [first, *map(numbered, others)]
+
+
+def read_splits(
+    settings: Settings,
+    suffix: str,
+    read: Callable[[Path, Vocabulary], list[Any]],
+    numbers_of: Callable[[Any], Iterable[int]],
+) -> tuple[Vocabulary, list[list[Any]]]:
+    """The frequent words of the training data, and the three splits in a folder."""
+    paths = paths_of(settings, suffix)
+    seen = Vocabulary()
+    counts = Counter(number for sample in read(paths[0], seen) for number in numbers_of(sample))
+    words = frequent({seen.word(number): count for number, count in counts.items()})
+    return words, [limited(read(path, words), settings) for path in paths]
+
+
+def frequent(counts: Mapping[str, int]) -> Vocabulary:
+    """The words that occur at least twice. All others are the unknown word, whose vector so is trained."""
+    words = Vocabulary(word for word, count in counts.items() if count > 1)
+    words.freeze()
+    return words
+
+
+def paths_of(settings: Settings, suffix: str) -> list[Path]:
+    if settings.data is None:
+        raise CommandError(
+            f"where is the data? Give --data DIR; what it must hold: jitbatch train {settings.task} --help"
+        )
+    paths = [Path(settings.data) / f"{split}{suffix}" for split in ("train", "dev", "test")]
+    for path in paths:
+        if not path.exists():
+            raise CommandError(f"{path} is missing. What --data DIR must hold: jitbatch train {settings.task} --help")
+    return paths
+
+
+def limited(samples: list[Any], settings: Settings) -> list[Any]:
+    """What `--limit` leaves of a split."""
+    return samples[: settings.limit]
+
+
+def described(name: str, splits: Sequence[Sequence[Any]], what: str, words: Vocabulary) -> str:
+    sizes = " / ".join(f"{len(samples):,}" for samples in splits)
+    return f"{name}: {sizes} {what}; {len(words):,} words"
+
+
+def embedding(settings: Settings, words: Vocabulary) -> tuple[int, np.ndarray | None]:
+    """The size of word vectors and, where a file was given, the vectors."""
+    if settings.vectors is None:
+        assert settings.embedding is not None
+        return settings.embedding, None
+    try:
+        table, found = read_vectors(settings.vectors, words, settings.seed)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"the vectors cannot be read: {error}") from None
+    if not found:
+        raise CommandError(f"{settings.vectors} has none of the {len(words):,} words")
+    return table.shape[1], table
+
+
+def set_vectors(embed: nnx.Embed, vectors: np.ndarray | None) -> None:
+    if vectors is not None:
+        embed.embedding[...] = jnp.asarray(vectors)

@@ -1,0 +1,116 @@
+"""What can be trained: data is read and numbered, models fit it, mistakes in it are told."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jitbatch.cli import main
+from jitbatch.cli._errors import CommandError
+from jitbatch.cli._settings import Settings, new_settings
+from jitbatch.cli._tasks import make_task
+
+SST = "(3 (2 good) (2 (2 old) (2 film)))\n(1 (2 bad) (2 film))\n(3 (3 good) (2 (2 new) (2 film)))\n"
+SICK = {
+    "a.toks": "a dog runs\na cat sleeps\n",
+    "a.parents": "2 3 0\n2 3 0\n",
+    "b.toks": "a cat runs\nno dog sleeps now\n",
+    "b.parents": "2 3 0\n2 3 0 3\n",
+    "sim.txt": "3.5\n1.2\n",
+}
+CONLLU = """\
+1\tdogs\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_
+2\trun\t_\tVERB\t_\t_\t0\troot\t_\t_
+
+1\tcats\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_
+2\trun\t_\tVERB\t_\t_\t0\troot\t_\t_
+3\tnow\t_\tADV\t_\t_\t2\tadvmod\t_\t_
+
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, str]:
+    """A folder of data for each task."""
+    for split in ("train", "dev", "test"):
+        (tmp_path / "sick" / split).mkdir(parents=True)
+        for name, text in SICK.items():
+            (tmp_path / "sick" / split / name).write_text(text)
+        for task, suffix, text in (("sst", ".txt", SST), ("tagger", ".conllu", CONLLU), ("parser", ".conllu", CONLLU)):
+            (tmp_path / task).mkdir(exist_ok=True)
+            (tmp_path / task / f"{split}{suffix}").write_text(text)
+    return {task: str(tmp_path / task) for task in ("sick", "sst", "tagger", "parser")}
+
+
+def small(task: str, **others: Any) -> Settings:
+    return new_settings({"task": task, "hidden": 4, "embedding": 3, **others})
+
+
+@pytest.mark.parametrize(("task", "samples"), [("sick", 2), ("sst", 3), ("tagger", 2), ("parser", 2)])
+def test_a_task_has_data_a_model_and_a_loss_of_one_sample(task: str, samples: int, folders: dict[str, str]) -> None:
+    made = make_task(small(task, data=folders[task]))
+    assert len(made.train) == len(made.dev) == len(made.test) == samples
+    assert np.isfinite(made.loss(made.model, made.train[0]))
+    assert len(make_task(small(task, data=folders[task], limit=1)).train) == 1
+
+
+def test_words_that_occur_once_are_unknown(folders: dict[str, str]) -> None:
+    sample = make_task(small("sst", data=folders["sst"])).train[0]
+    assert sample.tree == (1, (0, 2))  # good, film: twice; old: once
+
+
+def test_metrics_of_right_answers(folders: dict[str, str]) -> None:
+    sick = make_task(small("sick", data=folders["sick"]))
+    assert sick.metrics([3.5, 1.2], sick.dev) == {
+        "pearson": pytest.approx(1),
+        "spearman": pytest.approx(1),
+        "mse": pytest.approx(0, abs=1e-9),
+    }
+    sst = make_task(small("sst", data=folders["sst"]))
+    assert sst.metrics([3, 1, 0], sst.dev) == {"accuracy": pytest.approx(2 / 3)}
+    tagger = make_task(small("tagger", data=folders["tagger"]))
+    assert tagger.metrics([sample.tags for sample in tagger.dev], tagger.dev) == {"accuracy": 1.0}
+    parser = make_task(small("parser", data=folders["parser"]))
+    right = [sample.actions.tolist() for sample in parser.dev]
+    assert parser.metrics(right, parser.dev) == {"uas": 1.0}
+    assert parser.metrics([right[0], [0, 0, 2, 0, 2]], parser.dev)["uas"] < 1
+
+
+def test_vectors_from_a_file_are_the_embedding(folders: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "vectors.txt"
+    file.write_text("film 1.0 2.0\nother 3.0 4.0\n")
+    model: Any = make_task(small("sst", data=folders["sst"], vectors=str(file))).model
+    assert model.encoder.embed.embedding[2].tolist() == [1.0, 2.0]
+    with pytest.raises(CommandError, match=r"vectors cannot be read: .*nowhere"):
+        make_task(small("sst", data=folders["sst"], vectors="nowhere"))
+
+
+def test_missing_and_malformed_data_is_told(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--run", str(tmp_path / "run")]
+    assert main(["train", "sst", *where]) == 1
+    assert "where is the data? Give --data DIR" in capsys.readouterr().err
+    assert main(["train", "sst", "--data", str(tmp_path), *where]) == 1
+    assert f"{tmp_path / 'train.txt'} is missing" in capsys.readouterr().err
+    (Path(folders["sst"]) / "dev.txt").write_text("(3 (2 fine) (2 film))\n(3 (2 not\n")
+    assert main(["train", "sst", "--data", folders["sst"], *where]) == 1
+    assert "dev.txt:2" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["sick", "sst", "tagger", "parser"])
+def test_the_command_trains_each_task(task: str, folders: dict[str, str], tmp_path: Path) -> None:
+    options = ["--hidden", "4", "--embedding", "3", "--epochs", "2", "--batch-size", "2"]
+    assert main(["train", task, "--data", folders[task], "--run", str(tmp_path / "run"), *options]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["tagger", "parser"])
+def test_a_toy_language_is_learnt(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--hidden", "16", "--embedding", "8", "--epochs", "4", "--batch-size", "20", "--limit", "100"]
+    assert main(["train", task, "--run", str(tmp_path / "run"), "--learning-rate", "1e-2", *options]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("test, of epoch")]
+    assert float(line.split()[-1]) > 0.6
