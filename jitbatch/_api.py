@@ -405,8 +405,8 @@ def jitbatch(
             argument is shared and the others are mapped. On a method, `self` is shared and has no entry here.
         granularity: what is batched: `"op"` single operations, `"subgraph"` calls of decorated functions and groups of
             operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"`.
-        policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, `"layers"` as few
-            steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`.
+        policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, `"layers"` as
+            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
             forward mode of a `jax.jit` or `jax.checkpoint` of your own; `"loop"` batches nothing and runs one jitted
