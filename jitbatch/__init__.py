@@ -8,7 +8,19 @@ from jitbatch._capacity import Capacity as Capacity
 from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
+from jitbatch._report import Report as Report
 from jitbatch._static import Static as Static
 from jitbatch._version import __version__ as __version__
 
-__all__ = ["Batched", "CacheInfo", "Capacity", "JitbatchError", "Plan", "Ragged", "Static", "clear_caches", "jitbatch"]
+__all__ = [
+    "Batched",
+    "CacheInfo",
+    "Capacity",
+    "JitbatchError",
+    "Plan",
+    "Ragged",
+    "Report",
+    "Static",
+    "clear_caches",
+    "jitbatch",
+]

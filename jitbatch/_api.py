@@ -3,7 +3,8 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -16,17 +17,21 @@ from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
+from jitbatch._check import Check, check
 from jitbatch._constant import with_constant_inputs
-from jitbatch._context import Context, SharedArguments, Structure
+from jitbatch._context import Context, SharedArguments, Structure, shared_names
 from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
-from jitbatch._execute import execute
+from jitbatch._execute import execute, results_of
+from jitbatch._explain import explain_plan
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
+from jitbatch._measure import time_run, time_steps
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._prefetch import Plans
 from jitbatch._ragged import no_samples
-from jitbatch._record import Recorder, describe_function
+from jitbatch._record import Recorder, describe_function, describe_source
+from jitbatch._report import Report, Times
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._schedule import POLICIES
 from jitbatch._shards import plan_shards, split
@@ -199,6 +204,90 @@ class Batched(Generic[P, R]):
         calls = each_call(self._signature, self._in_axes, self._is_method, args, kwargs)
         return Plans(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like, prefetch)
 
+    def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
+        """What happens to a batch: what was batched with what, what stayed small, and why.
+
+        Args:
+            args: as for `plan`, or the shared arguments and a `Plan`.
+            measure: run the batch and each of its steps, to report times that were measured instead of estimated.
+
+        Returns:
+            A `Report`, which prints as a table.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def norm(weights, xs):
+        ...     return sum(jnp.sum(weights * x * x) for x in xs)
+        >>> report = norm.explain(jnp.ones(2), [jnp.ones((3, 2)), jnp.ones((5, 2))])
+        >>> [(cell.name, cell.calls, cell.distinct, cell.steps) for cell in report.cells]
+        [('norm', 8, 1, 1), ('sum', 2, 2, 1)]
+        """
+        plan = _find_plan(args, kwargs)
+        misses = self.cache_info()["structures"].misses
+        start = time.perf_counter()
+        times = Times()
+        if plan is None:
+            plan = self.plan(*args, **kwargs)
+            new = self.cache_info()["structures"].misses - misses
+            times = Times(analysis=time.perf_counter() - start, new_structures=new)
+            given = self._take_apart(args, kwargs).shared
+        else:
+            given = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
+        shared = SharedArguments(given)
+        plan = self._attached(plan, shared)
+        self._check_plan(plan, shared)
+        if not measure:
+            return explain_plan(plan, times)
+        compiling, running = time_run(lambda: execute(plan, shared.leaves))
+        times = replace(times, compile=compiling, run=running)
+        return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
+
+    def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
+        """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
+
+        The batch is planned and run as `f.batch(shared, f.plan(shared, samples))` runs it; the loop calls the plain
+        function for one sample after the other.
+
+        Args:
+            args: as for `batch`.
+            tolerance: the difference that is allowed, as a part of the largest number in the same array. By default
+                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats. All else has to be equal.
+
+        Returns:
+            The worst differences and where they are: a `Check`, which prints.
+
+        Raises:
+            AssertionError: naming the sample and the place in its result, or the parameter.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def total(scale, tree):
+        ...     return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+        >>> print(total.check(jnp.float32(10), [(1, (2, 3)), 4]))
+        total on 2 samples agrees with the plain loop: values equal; gradients equal
+        """
+        arguments = self._take_apart(args, kwargs)
+        shared = SharedArguments(arguments.shared)
+        samples = samples_of(arguments.mapped)
+        plan = self.plan(*args, **kwargs)
+
+        def batched(leaves: Sequence[Any]) -> list[Any]:
+            return results_of(plan, execute(plan, leaves))
+
+        def loop(leaves: Sequence[Any]) -> list[Any]:
+            results = []
+            for sample in samples:
+                given, named = arguments.rebuild(shared.rebuild(leaves), sample)
+                results.append(fun(*given, **named))
+            return results
+
+        fun: Callable[..., Any] = self.__wrapped__
+        return check(
+            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance
+        )
+
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
 
@@ -370,6 +459,14 @@ class BoundBatched(Generic[P, R]):
     def plans(self, *args: Any, **kwargs: Any) -> Plans:
         """See `Batched.plans`; the object is the shared argument."""
         return self._batched.plans(self._instance, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """See `Batched.explain`; the object is the shared argument."""
+        return self._batched.explain(self._instance, *args, **kwargs)
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """See `Batched.check`; the object is the shared argument."""
+        return self._batched.check(self._instance, *args, **kwargs)
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """See `Batched.cache_info`."""

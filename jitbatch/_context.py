@@ -82,6 +82,18 @@ class SharedArguments:
         return [[next(values) for _, fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
 
 
+def shared_names(key: Any, call: Arguments) -> list[str]:
+    """What the array leaves of shared arguments with this key are called: `params['w']`."""
+    treedef, _, described, _ = key
+    arguments = [part.name for part in call.parts if part.axis is None]
+    try:
+        paths = jax.tree_util.tree_flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
+        names = [arguments[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in paths]
+    except Exception:  # a class of the user's that cannot be made of numbers
+        names = [f"leaf {number}" for number in range(treedef.num_leaves)]
+    return [name for name, one in zip(names, described, strict=True) if one is not None]
+
+
 def _fixed_key(leaf: Any) -> Hashable:
     try:
         key = bits_key(leaf)

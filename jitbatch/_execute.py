@@ -63,6 +63,16 @@ def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     return stacked if plan.ragged is None else replace(plan.ragged, rows=stacked)
 
 
+def results_of(plan: Plan, outputs: Any) -> list[Any]:
+    """What `execute` returned, as the results of the samples one by one."""
+    if plan.static.out == "list":
+        return outputs
+    if plan.ragged is not None:
+        return replace(plan.ragged, rows=outputs.rows).to_list()
+    leaves, treedef = jax.tree.flatten(outputs)
+    return [treedef.unflatten([leaf[sample] for leaf in leaves]) for sample in range(plan.summary.samples)]
+
+
 def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:
     static = plan.static
     wanted: list[list[Any]] = [[] for _ in arenas]

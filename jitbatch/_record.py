@@ -297,6 +297,7 @@ class Recorder(_compat.Trace):
             return places.get(id(value), value)
 
         for cell, operands, outputs in opened:
+            self.tables.sources.note_call(cell, name, where, body, parameters)
             avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
             inputs = tuple(map(place, operands))
             passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
@@ -384,5 +385,11 @@ def _source(fun: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
 
 
+def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and its file and line."""
+    return getattr(fun, "__qualname__", repr(fun)), _source(fun)
+
+
 def describe_function(fun: Callable[..., Any]) -> str:
-    return f"`{getattr(fun, '__qualname__', repr(fun))}` ({_source(fun)})"
+    name, where = describe_source(fun)
+    return f"`{name}` ({where})"
