@@ -5,6 +5,7 @@ from jitbatch._api import jitbatch as jitbatch
 from jitbatch._caches import CacheInfo as CacheInfo
 from jitbatch._caches import clear_caches as clear_caches
 from jitbatch._capacity import Capacity as Capacity
+from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
@@ -21,6 +22,7 @@ __all__ = [
     "Ragged",
     "Report",
     "Static",
+    "assert_max_compiles",
     "clear_caches",
     "jitbatch",
 ]

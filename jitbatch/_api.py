@@ -18,6 +18,7 @@ from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
 from jitbatch._check import Check, check
+from jitbatch._compiles import logger
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import Context, SharedArguments, Structure, shared_names
 from jitbatch._each import plan_each, sample_program
@@ -326,6 +327,15 @@ class Batched(Generic[P, R]):
         like: Plan | Capacity | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
+        with jax.profiler.TraceAnnotation("jitbatch.plan"):
+            plan = self._make_plan(arguments, shared, samples, context, auto, like, shards)
+        logger.debug("planned %s: %r", self, plan)
+        return plan
+
+    def _make_plan(
+        self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
+        like: Plan | Capacity | None, shards: int | None,
+    ) -> Plan:  # fmt: skip
         names = [part.name for part in arguments.mapped]
         structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
         leaves = [one.leaves for one in structures]

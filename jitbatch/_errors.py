@@ -33,6 +33,10 @@ class CheckError(JitbatchError, AssertionError):
     """A batch differs from the plain loop by more than the tolerance: raised by `.check`."""
 
 
+class CompileError(JitbatchError, AssertionError):
+    """More was compiled than allowed: raised by `assert_max_compiles`."""
+
+
 class VerifyError(JitbatchError, AssertionError):
     """An intermediate representation breaks one of its invariants: a bug in jitbatch."""
 

@@ -10,6 +10,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
+from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
@@ -22,6 +23,7 @@ _programs = Cache(256)
 
 def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     """The outputs of a planned batch."""
+    note_run(plan)
     if isinstance(plan.static.program, EachProgram):
         return run_each(plan, plan.static.program, shared_leaves)
     if isinstance(plan.static.program, FusedProgram):
