@@ -55,7 +55,7 @@ class Sources:
         """Note the cell of bare operations, of a jitted function, or of a sum."""
         if cell in self._known:
             return
-        site = ops[0].site
+        site = ops[0].site or ops[0].made_from
         name, where = cell.name, cell.where
         if ops[0].is_users_jit:
             debug = ops[0].params["jaxpr"].jaxpr.debug_info

@@ -24,10 +24,12 @@ class Op:
         index: of an indexing operation, an int or a range along axis 0.
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a sum it belongs to, if any.
+        made_from: of a sum of any length, the user's code that it was found in.
     """
 
     __slots__ = (
-        "cell", "effects", "index", "inputs", "outputs", "params", "passed", "primitive", "scope", "site", "turn"
+        "cell", "effects", "index", "inputs", "made_from", "outputs", "params", "passed", "primitive", "scope", "site",
+        "turn",
     )  # fmt: skip
 
     def __init__(self, inputs: Sequence[Any], scope: int, site: Site | None = None):
@@ -42,6 +44,7 @@ class Op:
         self.passed: tuple[bool, ...] = ()
         self.index: int | range | None = None
         self.turn: tuple[int, int] | None = None
+        self.made_from: Site | None = None
 
     @property
     def is_users_jit(self) -> bool:

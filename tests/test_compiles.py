@@ -143,7 +143,7 @@ def test_programs_have_the_users_names(executor: str, differentiate: bool) -> No
     batched = jitbatch(tree, executor=executor)
     text = lowered(batched, batched.plan(W, LARGE), differentiate)
     for name in ("leaf_cell", "node_cell"):
-        assert f'"{name}/' in text
+        assert f"{name}/" in text
 
 
 def test_planning_is_seen_by_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,15 @@ def test_bare_operations_have_the_line_where_they_were_written() -> None:
     assert cell.where == line(bare, "# the line")
 
 
+def test_a_sum_has_the_line_where_it_was_written() -> None:
+    def added(w: Any, xs: Any) -> Any:
+        terms = [projected(w, x) for x in xs]
+        return sum(terms)  # the sum
+
+    cells = jitbatch(added).explain(PARAMS, [(X, X + 1, X + 2), (X, X + 3)]).cells
+    assert [cell.where for cell in cells if cell.name == "sum"] == [line(added, "# the sum")]
+
+
 def test_the_equations_of_a_split_cell_are_counted_by_part() -> None:
     workload = zoo.named("rnn")
     report = workload.batched.explain(*workload.draw(6))
