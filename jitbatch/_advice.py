@@ -70,12 +70,19 @@ def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
     members = sorted(members, key=lambda group: -(group.calls or 0))
     first, name = members[0], members[0].source.name
     met: dict[tuple[str, str, str], list[str]] = {}
+    alike: dict[tuple[str, ...], Group] = {_operation_names(first): first}
     for other in members[1:]:
-        where, what, sides, remedy = find_difference(first, other, static)
+        # Among several ways through a function, what differs within one of them tells more than that there are several.
+        nearest = alike.setdefault(_operation_names(other), other)
+        where, what, sides, remedy = find_difference(first if nearest is other else nearest, other, static)
         met.setdefault((where, what, remedy), [sides[0]]).append(sides[1])
     for (where, what, remedy), sides in met.items():
         text = what.format(_listed(list(dict.fromkeys(sides))))
         yield Advice(where, f"`{name}` has {len(members)} types instead of one: {text}. {remedy}")
+
+
+def _operation_names(group: "Group") -> tuple[str, ...]:
+    return tuple(operation.name for operation in group.source.operations)
 
 
 def _listed(sides: Sequence[str]) -> str:
@@ -106,7 +113,13 @@ def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
 
 
 def _of_operations(one: Operation, other: Operation) -> Difference | None:
-    if one.name != other.name or len(one.operands) != len(other.operands):
+    if one.name == other.name and len(one.operands) != len(other.operands):
+        return Difference(
+            one.where, f"`{one.name}` gets {{}} values", (str(len(one.operands)), str(len(other.operands))),
+            "Sums, means, maxima and minima of a list are one type for every length; what else is done with a list is "
+            "a type for each: decorate what is done with one element",
+        )  # fmt: skip
+    if one.name != other.name:
         return Difference(
             one.where, "it runs {}", (f"`{one.name}`", f"`{other.name}`"),
             "Python's control flow takes different ways (structure, shapes or Static values), and only calls that run "

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +80,7 @@ def explain_plan(
         lower_bound=sum(executed.least_steps),
         rows=len(executed.node_type),
         padded_rows=sum(step.width for step in executed.steps),
-        cells=cells,
+        cells=_numbered(cells),
         columns=tuple(ColumnReport(*column) for column in executed.columns),
         step_list=tuple(
             StepReport(*part_of[step.type], step.column, step.count, step.width, users[number], step_seconds[number])
@@ -182,6 +183,18 @@ def _cells(
     found.sort(key=lambda one: -one[0].share)
     part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}
     return tuple(cell for cell, _ in found), part_of
+
+
+def _numbered(cells: Sequence[CellReport]) -> tuple[CellReport, ...]:
+    """Cells of one name with numbers, so that they are told apart."""
+    names = Counter(cell.name for cell in cells)
+    met: Counter[str] = Counter()
+    numbered = []
+    for cell in cells:
+        met[cell.name] += 1
+        name = f"{cell.name} #{met[cell.name]}" if names[cell.name] > 1 else cell.name
+        numbered.append(replace(cell, name=name))
+    return tuple(numbered)
 
 
 def _part(

@@ -64,7 +64,7 @@ def _data(report: "Report") -> dict[str, Any]:
         {
             "name": cell.name,
             "where": places[cell.where],
-            "shapes": cell.shapes,
+            "shapes": cell.shapes.replace("->", "→"),
             "colour": colour(number),
             "parts": [part.name for part in cell.parts],
         }
