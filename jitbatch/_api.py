@@ -20,7 +20,7 @@ from jitbatch._capacity import CHANGED, Capacity, sizes_of
 from jitbatch._check import Check, check
 from jitbatch._compiles import logger
 from jitbatch._constant import with_constant_inputs
-from jitbatch._context import Context, SharedArguments, Structure, shared_names
+from jitbatch._context import Context, SharedArguments, Structure, shared_difference, shared_names
 from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
 from jitbatch._execute import execute, results_of
@@ -130,7 +130,7 @@ class Batched(Generic[P, R]):
         """
         plan = _find_plan(args, kwargs)
         if plan is not None:
-            shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
+            shared = SharedArguments(self._shared_beside_plan(args, kwargs))
             plan = self._attached(plan, shared)
             self._check_plan(plan, shared)
             return execute(with_constant_inputs(plan), shared.leaves)
@@ -234,7 +234,7 @@ class Batched(Generic[P, R]):
             times = Times(analysis=time.perf_counter() - start, new_structures=new)
             given = self._take_apart(args, kwargs).shared
         else:
-            given = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
+            given = self._shared_beside_plan(args, kwargs)
         shared = SharedArguments(given)
         plan = self._attached(plan, shared)
         self._check_plan(plan, shared)
@@ -314,6 +314,15 @@ class Batched(Generic[P, R]):
     def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
 
+    def _shared_beside_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        shared = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
+        if any(isinstance(part, Plan) for part in shared):
+            raise ArgumentError(
+                f"a plan is given in place of a shared argument of {describe_function(self.__wrapped__)}: it stands in "
+                f"the place of the first mapped one of {self._signature}"
+            )
+        return shared
+
     def _context(self, arguments: Arguments, shared: SharedArguments) -> Context:
         key = (shared.key, arguments.layout, arguments.axes, Identity(_compat.trace_context()))
         context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, self._granularity))
@@ -365,6 +374,8 @@ class Batched(Generic[P, R]):
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
     ) -> Like | None:
         """What a plan is to have at least, in terms of a context's tables."""
+        if not isinstance(like, Plan | Capacity | None):
+            raise ArgumentError(f"like={like!r} is not a plan or the capacity of one")
         if isinstance(like, Plan):
             like = self._attached(like, shared)
             self._check_owner(like)
@@ -438,8 +449,8 @@ class Batched(Generic[P, R]):
         if static.shared_key != shared.key:
             raise PlanError(
                 f"the shared arguments differ in structure, shape or dtype from those that the plan of "
-                f"{describe_function(self.__wrapped__)} was made with: {_difference(static.shared_key, shared.key)}. "
-                "Plan again with these"
+                f"{describe_function(self.__wrapped__)} was made with: "
+                f"{shared_difference(static.shared_key, shared.key, static.call)}. Plan again with these"
             )
 
 
@@ -546,14 +557,19 @@ def jitbatch(
     ):
         if value not in allowed:
             raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    if not isinstance(dedupe, bool):
+        raise ArgumentError(f"dedupe={dedupe!r} is not True or False")
 
     def decorate(fun: Callable[P, R]) -> Batched[P, R]:
         if isinstance(fun, Batched):
             raise ArgumentError(f"{fun!r} is decorated already; decorate its __wrapped__ to give other options")
         if isinstance(fun, staticmethod):
             return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
-        if not callable(fun):
+        if not callable(fun) or isinstance(fun, type):
             raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
+        if inspect.iscoroutinefunction(fun) or inspect.isgeneratorfunction(fun):
+            kind = "a generator function" if inspect.isgeneratorfunction(fun) else "an async function"
+            raise ArgumentError(f"{describe_function(fun)} is {kind}: jitbatch decorates functions that return arrays")
         return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
 
     return decorate if fun is None else decorate(fun)
@@ -561,15 +577,6 @@ def jitbatch(
 
 def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     return next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, Plan)), None)
-
-
-def _difference(planned: Any, given: Any) -> str:
-    if planned[0] != given[0]:
-        return "their trees differ"
-    for position, (was, now) in enumerate(zip(planned[2], given[2], strict=True)):
-        if was != now:
-            return f"leaf {position} was {was}, is {now}"
-    return "their static values differ"
 
 
 def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:

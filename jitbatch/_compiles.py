@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jitbatch._caches import Cache
-from jitbatch._errors import CompileError
+from jitbatch._errors import ArgumentError, CompileError
 from jitbatch._fused import FusedProgram, Sizes
 from jitbatch._plan import Plan, PlanStatic
 from jitbatch._record import describe_function
@@ -59,6 +59,8 @@ def assert_max_compiles(n: int) -> Iterator[None]:
     >>> with jitbatch.assert_max_compiles(0):
     ...     _ = double.batch(2.0, double.plan(2.0, [4.0, 5.0], like=first))
     """
+    if not isinstance(n, int) or n < 0:
+        raise ArgumentError(f"assert_max_compiles takes a number of compilations, got {n!r}")
     watch = _Watch()
     _watches.append(watch)
     jax.monitoring.register_event_duration_secs_listener(watch.listen)

@@ -153,6 +153,10 @@ class Plan:
 
     def shard(self, index: Any) -> "Plan":
         """One shard of a plan that was made with `shards`; inside `jax.shard_map`, `plan.shard(0)` is the device's."""
+        if not self.is_sharded:
+            raise PlanError("the plan has no shards: make it with f.plan(..., shards=n), or run it as it is")
+        if isinstance(index, int) and not -self.shards <= index < self.shards:
+            raise PlanError(f"the plan has shards 0 to {self.shards - 1}, not {index}")
         return jax.tree.map(lambda leaf: leaf[index], self)
 
     @property
