@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
 from jitbatch._caches import Cache
 from jitbatch._errors import ArgumentError, CompileError
@@ -21,8 +22,11 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 _LIKE = "Plan like an earlier plan, `f.plan(..., like=plan)`, so that sizes are kept and only grow"
 _SAME = "by a plan that was run before: an argument of the jitted function around it is new, or the function itself"
 
+Run = tuple[PlanStatic, tuple[int, ...]]
+"""What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
+
 _causes = Cache(1024)
-_last: "weakref.WeakKeyDictionary[Any, PlanStatic]" = weakref.WeakKeyDictionary()
+_last: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()
 
 
 class _Watch:
@@ -57,7 +61,7 @@ def assert_max_compiles(n: int) -> Iterator[None]:
     >>> first = double.plan(2.0, [1.0, 2.0, 3.0])
     >>> _ = double.batch(2.0, first)
     >>> with jitbatch.assert_max_compiles(0):
-    ...     _ = double.batch(2.0, double.plan(2.0, [4.0, 5.0], like=first))
+    ...     _ = double.batch(2.0, double.plan(2.0, [4.0, 4.0, 5.0], like=first))
     """
     if not isinstance(n, int) or n < 0:
         raise ArgumentError(f"assert_max_compiles takes a number of compilations, got {n!r}")
@@ -77,15 +81,29 @@ def assert_max_compiles(n: int) -> Iterator[None]:
 def note_run(plan: Plan) -> None:
     """Note that a plan is about to be run, or traced."""
     static = plan.static
-    known = _causes.get(static)
+    run = (static, np.shape(plan.out_rows[0]) if plan.out_rows else ())
+    known = _causes.get(run)
     if known is None:
-        cause = _causes.put(static, describe_change(_last.get(static.owner), static))
+        cause = _causes.put(run, _describe(_last.get(static.owner), run))
         logger.info("%s", cause)
     else:
         cause = _SAME
-    _last[static.owner] = static
+    _last[static.owner] = run
     for watch in _watches:
         watch.cause = cause
+
+
+def _describe(before: Run | None, now: Run) -> str:
+    if before is not None and before[0] == now[0]:
+        return (
+            f"another plan of {describe_function(now[0].owner.__wrapped__)}: the number of samples, or of items, was "
+            f"{_number(before[1])} and is {_number(now[1])}. Give all minibatches as many"
+        )
+    return describe_change(before and before[0], now[0])
+
+
+def _number(shape: tuple[int, ...]) -> int:
+    return shape[0] if shape else 0
 
 
 def describe_change(before: PlanStatic | None, now: PlanStatic) -> str:

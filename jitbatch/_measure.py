@@ -15,6 +15,9 @@ from jitbatch._plan import Plan
 
 REPEATS = 5
 
+SHORTEST = 1e-7
+"""Seconds; what is shorter cannot be told from calling it."""
+
 
 def best_of(run: Callable[[], Any], repeats: int = REPEATS) -> float:
     """The seconds of the fastest run."""
@@ -34,12 +37,20 @@ def time_run(run: Callable[[], Any]) -> tuple[float, float]:
 
 
 def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, int], float]:
-    """The seconds of a step, by its kind and width: the vmapped cell alone, on rows of zeros. Sums are left out."""
+    """The seconds of a step, by its kind and width: the vmapped cell alone, on rows of zeros, without what JAX takes to
+    call it. Sums are left out."""
     executed = read_back(plan)
     wanted = {(executed.kinds[step.type], step.width) for step in executed.steps}
     numbers = {bound for kind, _ in wanted for bound in kind.binding if bound != ROW}
     shared = shared_values(plan.static.tables, tuple(sorted(numbers)), shared_leaves)
-    return {(kind, width): _time_step(kind, width, shared) for kind, width in wanted if _can_be_timed(kind)}
+    call = jax.jit(lambda x: x)
+    call(0.0)
+    calling = best_of(lambda: call(0.0))
+    return {
+        (kind, width): max(_time_step(kind, width, shared) - calling, SHORTEST)
+        for kind, width in wanted
+        if _can_be_timed(kind)
+    }
 
 
 def _can_be_timed(kind: Kind) -> bool:

@@ -87,6 +87,14 @@ def test_a_jitted_function_that_compiles_for_another_reason() -> None:
         step(W, plan, short)
 
 
+def test_another_number_of_samples_is_a_cause() -> None:
+    batched = jitbatch(lambda w, x: leaf_cell(w, x))
+    plan = batched.plan(W, [1.0, 2.0, 3.0])
+    batched.batch(W, plan)
+    text = causes(lambda: batched.batch(W, batched.plan(W, [1.0, 2.0], like=plan)))
+    assert "the number of samples, or of items, was 3 and is 2" in text
+
+
 def test_as_many_as_allowed() -> None:
     with assert_max_compiles(1):
         jax.jit(lambda x: x * 3 + 1.25)(1.0)
