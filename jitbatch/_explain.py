@@ -106,7 +106,7 @@ def _report(plan: Plan, **rest: Any) -> Report:
         samples=summary.samples,
         nodes=summary.nodes,
         distinct=summary.distinct,
-        steps=summary.steps,
+        steps=summary.launches,
         levels=summary.levels,
         granularity=owner._granularity,
         executor=static.executor,

@@ -40,7 +40,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> tuple
 def test_what_a_plan_runs_is_what_was_analysed(monkeypatch: pytest.MonkeyPatch, name: str, options: Any) -> None:
     plan, analysis = planned(monkeypatch, name, **options)
     executed, problem = read_back(plan), analysis.problem
-    assert len(executed.steps) == plan.summary.steps
+    assert len(executed.steps) == plan.summary.launches
     assert sum(step.count for step in executed.steps) == plan.summary.distinct == len(executed.node_type)
     for number, kind in enumerate(executed.kinds):
         assert np.sum(executed.node_type == number) == np.sum(problem.type == analysis.types.kinds.index(kind))
