@@ -5,10 +5,24 @@ from jitbatch._api import jitbatch as jitbatch
 from jitbatch._caches import CacheInfo as CacheInfo
 from jitbatch._caches import clear_caches as clear_caches
 from jitbatch._capacity import Capacity as Capacity
+from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
+from jitbatch._report import Report as Report
 from jitbatch._static import Static as Static
 from jitbatch._version import __version__ as __version__
 
-__all__ = ["Batched", "CacheInfo", "Capacity", "JitbatchError", "Plan", "Ragged", "Static", "clear_caches", "jitbatch"]
+__all__ = [
+    "Batched",
+    "CacheInfo",
+    "Capacity",
+    "JitbatchError",
+    "Plan",
+    "Ragged",
+    "Report",
+    "Static",
+    "assert_max_compiles",
+    "clear_caches",
+    "jitbatch",
+]

@@ -3,7 +3,8 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -16,17 +17,22 @@ from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
+from jitbatch._check import Check, check
+from jitbatch._compiles import logger
 from jitbatch._constant import with_constant_inputs
-from jitbatch._context import Context, SharedArguments, Structure
+from jitbatch._context import Context, SharedArguments, Structure, shared_difference, shared_names
 from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, JitbatchError, PlanError
-from jitbatch._execute import execute
+from jitbatch._execute import execute, results_of
+from jitbatch._explain import explain_plan
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
+from jitbatch._measure import time_run, time_steps
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._prefetch import Plans
 from jitbatch._ragged import no_samples
-from jitbatch._record import Recorder, describe_function
+from jitbatch._record import Recorder, describe_function, describe_source
+from jitbatch._report import Report, Times
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._schedule import POLICIES
 from jitbatch._shards import plan_shards, split
@@ -124,7 +130,7 @@ class Batched(Generic[P, R]):
         """
         plan = _find_plan(args, kwargs)
         if plan is not None:
-            shared = SharedArguments(shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs))
+            shared = SharedArguments(self._shared_beside_plan(args, kwargs))
             plan = self._attached(plan, shared)
             self._check_plan(plan, shared)
             return execute(with_constant_inputs(plan), shared.leaves)
@@ -199,6 +205,90 @@ class Batched(Generic[P, R]):
         calls = each_call(self._signature, self._in_axes, self._is_method, args, kwargs)
         return Plans(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like, prefetch)
 
+    def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
+        """What happens to a batch: what was batched with what, what stayed small, and why.
+
+        Args:
+            args: as for `plan`, or the shared arguments and a `Plan`.
+            measure: run the batch and each of its steps, to report times that were measured instead of estimated.
+
+        Returns:
+            A `Report`, which prints as a table.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def norm(weights, xs):
+        ...     return sum(jnp.sum(weights * x * x) for x in xs)
+        >>> report = norm.explain(jnp.ones(2), [jnp.ones((3, 2)), jnp.ones((5, 2))])
+        >>> [(cell.name, cell.calls, cell.distinct, cell.steps) for cell in report.cells]
+        [('norm', 8, 1, 1), ('sum', 2, 2, 1)]
+        """
+        plan = _find_plan(args, kwargs)
+        misses = self.cache_info()["structures"].misses
+        start = time.perf_counter()
+        times = Times()
+        if plan is None:
+            plan = self.plan(*args, **kwargs)
+            new = self.cache_info()["structures"].misses - misses
+            times = Times(analysis=time.perf_counter() - start, new_structures=new)
+            given = self._take_apart(args, kwargs).shared
+        else:
+            given = self._shared_beside_plan(args, kwargs)
+        shared = SharedArguments(given)
+        plan = self._attached(plan, shared)
+        self._check_plan(plan, shared)
+        if not measure:
+            return explain_plan(plan, times)
+        compiling, running = time_run(lambda: execute(plan, shared.leaves))
+        times = replace(times, compile=compiling, run=running)
+        return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
+
+    def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
+        """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
+
+        The batch is planned and run as `f.batch(shared, f.plan(shared, samples))` runs it; the loop calls the plain
+        function for one sample after the other.
+
+        Args:
+            args: as for `batch`.
+            tolerance: the difference that is allowed, as a part of the largest number in the same array. By default
+                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats. All else has to be equal.
+
+        Returns:
+            The worst differences and where they are: a `Check`, which prints.
+
+        Raises:
+            AssertionError: naming the sample and the place in its result, or the parameter.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def total(scale, tree):
+        ...     return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+        >>> print(total.check(jnp.float32(10), [(1, (2, 3)), 4]))
+        total on 2 samples agrees with the plain loop: values equal; gradients equal
+        """
+        arguments = self._take_apart(args, kwargs)
+        shared = SharedArguments(arguments.shared)
+        samples = samples_of(arguments.mapped)
+        plan = self.plan(*args, **kwargs)
+
+        def batched(leaves: Sequence[Any]) -> list[Any]:
+            return results_of(plan, execute(plan, leaves))
+
+        def loop(leaves: Sequence[Any]) -> list[Any]:
+            results = []
+            for sample in samples:
+                given, named = arguments.rebuild(shared.rebuild(leaves), sample)
+                results.append(fun(*given, **named))
+            return results
+
+        fun: Callable[..., Any] = self.__wrapped__
+        return check(
+            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance
+        )
+
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
 
@@ -224,6 +314,15 @@ class Batched(Generic[P, R]):
     def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
 
+    def _shared_beside_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        shared = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
+        if any(isinstance(part, Plan) for part in shared):
+            raise ArgumentError(
+                f"a plan is given in place of a shared argument of {describe_function(self.__wrapped__)}: it stands in "
+                f"the place of the first mapped one of {self._signature}"
+            )
+        return shared
+
     def _context(self, arguments: Arguments, shared: SharedArguments) -> Context:
         key = (shared.key, arguments.layout, arguments.axes, Identity(_compat.trace_context()))
         context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, self._granularity))
@@ -237,6 +336,15 @@ class Batched(Generic[P, R]):
         like: Plan | Capacity | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
+        with jax.profiler.TraceAnnotation("jitbatch.plan"):
+            plan = self._make_plan(arguments, shared, samples, context, auto, like, shards)
+        logger.debug("planned %s: %r", self, plan)
+        return plan
+
+    def _make_plan(
+        self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
+        like: Plan | Capacity | None, shards: int | None,
+    ) -> Plan:  # fmt: skip
         names = [part.name for part in arguments.mapped]
         structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
         leaves = [one.leaves for one in structures]
@@ -266,6 +374,8 @@ class Batched(Generic[P, R]):
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
     ) -> Like | None:
         """What a plan is to have at least, in terms of a context's tables."""
+        if not isinstance(like, Plan | Capacity | None):
+            raise ArgumentError(f"like={like!r} is not a plan or the capacity of one")
         if isinstance(like, Plan):
             like = self._attached(like, shared)
             self._check_owner(like)
@@ -339,8 +449,8 @@ class Batched(Generic[P, R]):
         if static.shared_key != shared.key:
             raise PlanError(
                 f"the shared arguments differ in structure, shape or dtype from those that the plan of "
-                f"{describe_function(self.__wrapped__)} was made with: {_difference(static.shared_key, shared.key)}. "
-                "Plan again with these"
+                f"{describe_function(self.__wrapped__)} was made with: "
+                f"{shared_difference(static.shared_key, shared.key, static.call)}. Plan again with these"
             )
 
 
@@ -370,6 +480,14 @@ class BoundBatched(Generic[P, R]):
     def plans(self, *args: Any, **kwargs: Any) -> Plans:
         """See `Batched.plans`; the object is the shared argument."""
         return self._batched.plans(self._instance, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """See `Batched.explain`; the object is the shared argument."""
+        return self._batched.explain(self._instance, *args, **kwargs)
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """See `Batched.check`; the object is the shared argument."""
+        return self._batched.check(self._instance, *args, **kwargs)
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """See `Batched.cache_info`."""
@@ -439,14 +557,19 @@ def jitbatch(
     ):
         if value not in allowed:
             raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    if not isinstance(dedupe, bool):
+        raise ArgumentError(f"dedupe={dedupe!r} is not True or False")
 
     def decorate(fun: Callable[P, R]) -> Batched[P, R]:
         if isinstance(fun, Batched):
             raise ArgumentError(f"{fun!r} is decorated already; decorate its __wrapped__ to give other options")
         if isinstance(fun, staticmethod):
             return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
-        if not callable(fun):
+        if not callable(fun) or isinstance(fun, type):
             raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
+        if inspect.iscoroutinefunction(fun) or inspect.isgeneratorfunction(fun):
+            kind = "a generator function" if inspect.isgeneratorfunction(fun) else "an async function"
+            raise ArgumentError(f"{describe_function(fun)} is {kind}: jitbatch decorates functions that return arrays")
         return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
 
     return decorate if fun is None else decorate(fun)
@@ -454,15 +577,6 @@ def jitbatch(
 
 def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     return next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, Plan)), None)
-
-
-def _difference(planned: Any, given: Any) -> str:
-    if planned[0] != given[0]:
-        return "their trees differ"
-    for position, (was, now) in enumerate(zip(planned[2], given[2], strict=True)):
-        if was != now:
-            return f"leaf {position} was {was}, is {now}"
-    return "their static values differ"
 
 
 def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:

@@ -163,6 +163,11 @@ def _axes_of(in_axes: Any, is_method: bool, names: Sequence[str]) -> list[Any]:
     receiver = [None] if is_method else []
     if isinstance(in_axes, int):
         return (receiver + [in_axes] * count)[:count]
+    if not isinstance(in_axes, tuple | list):
+        raise ArgumentError(
+            "in_axes is an integer or a tuple with an entry for each positional argument, as for jax.vmap, not "
+            f"{in_axes!r}"
+        )
     axes = receiver + list(in_axes)
     if len(axes) < count:
         raise ArgumentError(
@@ -220,7 +225,9 @@ def _items(part: Part) -> Sequence[Any]:
         if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
             columns = [_slices(leaf, part) for leaf in leaves]
             if len({len(column) for column in columns}) > 1:
-                raise ArgumentError(f"the arrays in argument {name!r} have different lengths on axis {part.axis}")
+                paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
+                told = ", ".join(f"{name}{path} has {len(own)}" for path, own in zip(paths, columns, strict=True))
+                raise ArgumentError(f"arrays in argument {name!r} have different lengths on axis {part.axis}: {told}")
             return [treedef.unflatten(row) for row in zip(*columns, strict=True)]
     raise ArgumentError(
         f"argument {name!r} is mapped (in_axes {part.axis}) but is a {type(value).__name__}: give a list of samples or "

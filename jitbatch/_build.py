@@ -253,6 +253,7 @@ def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_ove
                     made_at[number][output] = (len(node_kinds), len(outputs))
                     outputs.append(value)
         cell, operands = builder.cell_of(ops, outputs)
+        tables.sources.note_group(cell, ops)
         refs = builder.inputs[members[0]] if first.cell is not None else [builder.ref(operand) for operand in operands]
         passed = _passed(first, operands)
         is_sum = isinstance(cell, SumCell)

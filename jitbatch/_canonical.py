@@ -8,6 +8,7 @@ only give an order that is the same in every process.
 import hashlib
 import re
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -204,6 +205,10 @@ class Cell:
     @cached_property
     def body_digest(self) -> str:
         return _digest(self.body)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """What the work of this cell is called in JAX's profiler: the user's name."""
+        return jax.named_scope(self.name)
 
     def __call__(self, *operands: Any) -> Sequence[Any]:
         return _varying.run(self.jaxpr, operands)

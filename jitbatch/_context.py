@@ -17,7 +17,8 @@ from jitbatch._errors import JitbatchError, SampleError
 from jitbatch._graph import Graph, Tables
 from jitbatch._record import Recorder, describe_function, mutation_error
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._values import NUMBERS, InputSource, is_array
+from jitbatch._tracebacks import users_part
+from jitbatch._values import NUMBERS, InputSource, described, is_array
 
 MAX_STRUCTURES = 16384
 """Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
@@ -82,6 +83,47 @@ class SharedArguments:
         return [[next(values) for _, fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
 
 
+def shared_names(key: Any, call: Arguments) -> list[str]:
+    """What the array leaves of shared arguments with this key are called: `params['w']`."""
+    treedef, _, described, _ = key
+    arguments = [part.name for part in call.parts if part.axis is None]
+    try:
+        paths = jax.tree_util.tree_flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
+        names = [arguments[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in paths]
+    except Exception:  # a class of the user's that cannot be made of numbers
+        names = [f"leaf {number}" for number in range(treedef.num_leaves)]
+    return [name for name, one in zip(names, described, strict=True) if one is not None]
+
+
+def shared_difference(planned: Any, given: Any, call: Arguments) -> str:
+    """How the keys of two shared arguments differ."""
+    if planned[0] != given[0]:
+        return "their trees differ" + _tree_difference(planned, given, call)
+    names = iter(shared_names(planned, call))
+    for was, now in zip(planned[2], given[2], strict=True):
+        name = next(names, "a leaf") if was is not None else "a leaf"
+        if was != now:
+            return f"{name} was {_leaf_text(was)}, is {_leaf_text(now)}"
+    return "their static values differ"
+
+
+def _tree_difference(planned: Any, given: Any, call: Arguments) -> str:
+    was, now = (set(shared_names(key, call)) for key in (planned, given))
+    missing, further = sorted(was - now), sorted(now - was)
+    told = [f"{', '.join(missing[:3])} is missing"] if missing else []
+    told += [f"{', '.join(further[:3])} is new"] if further else []
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _leaf_text(described: Any) -> str:
+    if described is None:
+        return "not an array"
+    if isinstance(described, type):
+        return f"a Python {described.__name__}"
+    shape, dtype, weak = described
+    return f"{dtype}{list(shape)}{', weakly typed as Python numbers are' if weak else ''}"
+
+
 def _fixed_key(leaf: Any) -> Hashable:
     try:
         key = bits_key(leaf)
@@ -123,8 +165,9 @@ def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> Sa
             name = names[path[0].idx]
             place = f"{name}[{index}]{jax.tree_util.keystr(path[1:])}"
             return SampleError(
-                f"sample {index}: {place} is {leaf!r} of type {type(leaf).__name__}, which is not an array or a "
-                "number. Wrap it in jitbatch.Static(...) if Python code is to look at it, or leave it out of the sample"
+                f"sample {index}: {place} is {described(leaf)} of type {type(leaf).__name__}, which is not an array "
+                "or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, register its class with "
+                "jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
             )
     raise AssertionError("no leaf is at fault")
 
@@ -185,12 +228,16 @@ def call_watched(
     which have these array leaves, is an error."""
     try:
         result = fun(*args, **kwargs)
-    except JitbatchError:
+    except JitbatchError as error:
+        error.__traceback__ = users_part(error.__traceback__)
         raise
     except Exception as error:
         if _is_flax_mutation(error):
             raise mutation_error(shared[0], name) from error
         error.add_note(f"jitbatch: raised while {name} was recorded")
+        if "'Static'" in str(error):
+            error.add_note("jitbatch: what is wrapped in a Static is its `.value`")
+        error.__traceback__ = users_part(error.__traceback__)
         raise
     for part, before in zip(shared, leaves, strict=True):
         after = [leaf for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None]

@@ -178,13 +178,15 @@ class StepKernel:
                 return written[place] if place is not None else read[read_place[value_class]]
 
             if is_variadic:
-                made = [segment_sums(arena(in_classes[0]), operands[0], operands[1], width)]
+                with cell.scope():
+                    made = [segment_sums(arena(in_classes[0]), operands[0], operands[1], width)]
             else:
                 rows = iter([gather(arena(c), index) for c, index in zip(in_classes, operands, strict=True)])
                 shared = iter(bound)
                 arguments = [next(rows) if row else next(shared) for row in is_row]
                 axes = tuple(0 if row else None for row in is_row)
-                made = jax.vmap(cell, in_axes=axes, axis_size=width)(*arguments)
+                with cell.scope():
+                    made = jax.vmap(cell, in_axes=axes, axis_size=width)(*arguments)
             results = list(written)
             for value_class, start, value in zip(out_classes, starts, made, strict=True):
                 place = write_place[value_class]

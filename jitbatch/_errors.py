@@ -29,6 +29,14 @@ class PlanError(JitbatchError, ValueError):
     """A plan cannot be made, or is used with something it was not made for."""
 
 
+class CheckError(JitbatchError, AssertionError):
+    """A batch differs from the plain loop by more than the tolerance: raised by `.check`."""
+
+
+class CompileError(JitbatchError, AssertionError):
+    """More was compiled than allowed: raised by `assert_max_compiles`."""
+
+
 class VerifyError(JitbatchError, AssertionError):
     """An intermediate representation breaks one of its invariants: a bug in jitbatch."""
 

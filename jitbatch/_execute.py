@@ -10,6 +10,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
+from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
@@ -22,6 +23,7 @@ _programs = Cache(256)
 
 def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     """The outputs of a planned batch."""
+    note_run(plan)
     if isinstance(plan.static.program, EachProgram):
         return run_each(plan, plan.static.program, shared_leaves)
     if isinstance(plan.static.program, FusedProgram):
@@ -61,6 +63,16 @@ def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
         [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
     )
     return stacked if plan.ragged is None else replace(plan.ragged, rows=stacked)
+
+
+def results_of(plan: Plan, outputs: Any) -> list[Any]:
+    """What `execute` returned, as the results of the samples one by one."""
+    if plan.static.out == "list":
+        return outputs
+    if plan.ragged is not None:
+        return replace(plan.ragged, rows=outputs.rows).to_list()
+    leaves, treedef = jax.tree.flatten(outputs)
+    return [treedef.unflatten([leaf[sample] for leaf in leaves]) for sample in range(plan.summary.samples)]
 
 
 def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:

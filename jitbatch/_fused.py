@@ -123,7 +123,8 @@ class FusedProgram:
         axes = _varying.axes_of(tables)
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
-                arenas = _run_single(phase, table, arenas, shared)
+                with phase.block.kind.cell.scope():
+                    arenas = _run_single(phase, table, arenas, shared)
             else:
                 given = tuple(_varying.cast(_given(block, shared), axes) for block in phase.blocks)
                 arenas = list(loop(phase, tuple(arenas), given, table))

@@ -22,6 +22,7 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, SumCell, array_key
 from jitbatch._errors import VerifyError
 from jitbatch._items import Items, split_items
+from jitbatch._sources import Sources
 
 ROW = -1
 """In a kind's binding: this operand is a row of the batch, different for each node."""
@@ -142,6 +143,7 @@ class Tables:
         self.avals: Interned[Any] = Interned()
         self.edges: Interned[Edge] = Interned()
         self.shared_specs: Interned[Hashable] = Interned()
+        self.sources = Sources()
         self.decisions = Cache(MAX_DECISIONS)
         self.statics = Cache(MAX_STATICS)
         self.outlines: Interned[Any] = Interned()

@@ -161,9 +161,10 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
 
     def round_body(r: Any, carry: Any) -> Any:
         for number in range(len(shape.blocks)):
-            for width, trips, before in shape.chunks(tables, r, number):
-                first = tables["first"][r, number] + before
-                carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
+            with shape.blocks[number].kind.cell.scope():
+                for width, trips, before in shape.chunks(tables, r, number):
+                    first = tables["first"][r, number] + before
+                    carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
         return carry
 
     saved = _varying.cast(saved, _varying.axes_of(tables))
@@ -261,9 +262,10 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         for number in reversed(range(len(shape.blocks))):
             spans = [None if span is None else span[r, number] for span in tables["pair_span"]]
             carry = (sum_all_pairs(carry[0], spans), *carry[1:])
-            for width, trips, before in shape.chunks(tables, r, number):
-                end = tables["first"][r, number] + tables["count"][r, number] - before
-                carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
+            with shape.blocks[number].kind.cell.scope():
+                for width, trips, before in shape.chunks(tables, r, number):
+                    end = tables["first"][r, number] + tables["count"][r, number] - before
+                    carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
         return carry
 
     carry = _varying.cast((edges, taps, kept_rows), axes)
@@ -284,11 +286,11 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
                     total = put(total, jnp.zeros((2 * margin + block.capacity, *total.shape[1:]), total.dtype), begin)
         d_arenas.append(total)
 
-    d_shared = tuple(
-        _contract(shape, number, arenas, shared[number], taps[number], kept_rows[number], tables)
-        for number in range(len(shape.blocks))
-    )
-    return tuple(d_arenas), d_shared, None
+    d_shared = []
+    for number, block in enumerate(shape.blocks):
+        with block.kind.cell.scope():
+            d_shared.append(_contract(shape, number, arenas, shared[number], taps[number], kept_rows[number], tables))
+    return tuple(d_arenas), tuple(d_shared), None
 
 
 def _contract(

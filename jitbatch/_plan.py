@@ -1,7 +1,7 @@
 """A plan: the analysis of a batch, ready to be run again and again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ from jitbatch._types import Types, types_of
 
 if TYPE_CHECKING:
     from jitbatch._each import EachProgram
+    from jitbatch._report import Report
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,7 @@ class Plan:
         ragged: for `out="ragged"` the result without its rows.
         counts: int32; the numbers of its `Summary`.
         static: the rest.
+        graphs: the graphs of the samples, for `explain`. Not part of the pytree: a plan that was taken apart has none.
     """
 
     inputs: tuple[Any, ...]
@@ -126,6 +128,7 @@ class Plan:
     ragged: Ragged | None
     counts: Any
     static: PlanStatic
+    graphs: tuple[Graph, ...] = field(default=(), repr=False)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], PlanStatic]:
         return (self.inputs, self.tables, self.out_rows, self.ragged, self.counts), self.static
@@ -150,6 +153,10 @@ class Plan:
 
     def shard(self, index: Any) -> "Plan":
         """One shard of a plan that was made with `shards`; inside `jax.shard_map`, `plan.shard(0)` is the device's."""
+        if not self.is_sharded:
+            raise PlanError("the plan has no shards: make it with f.plan(..., shards=n), or run it as it is")
+        if isinstance(index, int) and not -self.shards <= index < self.shards:
+            raise PlanError(f"the plan has shards 0 to {self.shards - 1}, not {index}")
         return jax.tree.map(lambda leaf: leaf[index], self)
 
     @property
@@ -197,6 +204,18 @@ class Plan:
         56.1 kB for inference, 96.1 kB for training
         """
         return predict_memory(self)
+
+    def explain(self) -> "Report":
+        """What was batched with what, what stayed small, and why; see `Batched.explain`.
+
+        >>> from jitbatch import jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> double.plan(2.0, [1.0, 2.0, 3.0]).explain().steps
+        1
+        """
+        from jitbatch._explain import explain_plan  # which reads plans, and so imports this module
+
+        return explain_plan(self)
 
     def __str__(self) -> str:
         is_known = isinstance(self.static, PlanStatic) and not self.is_sharded
@@ -300,7 +319,7 @@ def make_plan(
         padded_rows=lowered.padded_rows,
     )
     inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
-    plan = Plan(inputs, lowered.tables, out_rows, ragged, np.array(counts, np.int32), interned(static))
+    plan = Plan(inputs, lowered.tables, out_rows, ragged, np.array(counts, np.int32), interned(static), tuple(graphs))
     if verify and name == "dispatch":
         _dispatch.verify_plan(plan)
     return plan

@@ -23,7 +23,18 @@ from jitbatch._graph import Tables
 from jitbatch._open import Element, list_elements, open_body
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._values import ConstantRow, InputSource, Op, Value, is_array, plain_aval, root, within, within_body
+from jitbatch._values import (
+    ConstantRow,
+    InputSource,
+    Op,
+    Value,
+    described,
+    is_array,
+    plain_aval,
+    root,
+    within,
+    within_body,
+)
 
 
 class Step(NamedTuple):
@@ -280,7 +291,7 @@ class Recorder(_compat.Trace):
             if id(leaf) not in made and id(leaf) not in argument and not is_array(leaf):
                 path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
                 raise OutputError(
-                    f"{describe_function(fun)} returned {leaf!r} of type {type(leaf).__name__} "
+                    f"{describe_function(fun)} returned {described(leaf)} of type {type(leaf).__name__} "
                     f"at result{path}, while {self.sample} was recorded. A decorated function returns arrays and "
                     "numbers in any pytree; return static things from an undecorated function instead."
                 )
@@ -305,6 +316,7 @@ class Recorder(_compat.Trace):
             return places.get(id(value), value)
 
         for cell, operands, outputs in opened:
+            self.tables.sources.note_call(cell, name, where, body, parameters)
             avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
             inputs = tuple(map(place, operands))
             passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
@@ -392,5 +404,11 @@ def _source(fun: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
 
 
+def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and its file and line."""
+    return getattr(fun, "__qualname__", repr(fun)), _source(fun)
+
+
 def describe_function(fun: Callable[..., Any]) -> str:
-    return f"`{getattr(fun, '__qualname__', repr(fun))}` ({_source(fun)})"
+    name, where = describe_source(fun)
+    return f"`{name}` ({where})"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jitbatch import _compat
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
-_COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
+COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
 
 
@@ -33,8 +33,8 @@ class Site(NamedTuple):
 
     @property
     def where(self) -> str:
-        frame = self.chain[0][0]
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame, instruction = self.chain[0]  # the frame itself may have run on, or returned
+        return f"{frame.f_code.co_filename}:{_lines(frame.f_code).get(instruction)}"
 
 
 @lru_cache(maxsize=4096)
@@ -44,8 +44,14 @@ def is_library(code: CodeType) -> bool:
     return _compat.defined_in_jax(code.co_filename) or (folder == _PACKAGE and name.startswith("_"))
 
 
+@lru_cache(maxsize=4096)
+def _lines(code: CodeType) -> dict[int, int]:
+    """The line of each instruction."""
+    return {at: line for start, end, line in code.co_lines() if line is not None for at in range(start, end, 2)}
+
+
 def is_comprehension(code: CodeType) -> bool:
-    return code.co_name in _COMPREHENSIONS
+    return code.co_name in COMPREHENSIONS
 
 
 @lru_cache(maxsize=4096)

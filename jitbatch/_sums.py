@@ -314,6 +314,7 @@ def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) 
 def _sum(terms: list[Any], last: Op, output: Value) -> Op:
     """The operation that makes `output` as the sum of the terms."""
     total = Op(terms, last.scope)
+    total.made_from = last.site
     aval = jax.typeof(terms[0])
     total.cell, total.passed = sum_cell(_compat.make_aval(aval.shape, aval.dtype)), (True,) * len(terms)
     total.outputs = [output]

@@ -1,5 +1,6 @@
 """What a recording is made of: values and the operations that make them."""
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
@@ -24,10 +25,12 @@ class Op:
         index: of an indexing operation, an int or a range along axis 0.
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a sum it belongs to, if any.
+        made_from: of a sum of any length, the user's code that it was found in.
     """
 
     __slots__ = (
-        "cell", "effects", "index", "inputs", "outputs", "params", "passed", "primitive", "scope", "site", "turn"
+        "cell", "effects", "index", "inputs", "made_from", "outputs", "params", "passed", "primitive", "scope", "site",
+        "turn",
     )  # fmt: skip
 
     def __init__(self, inputs: Sequence[Any], scope: int, site: Site | None = None):
@@ -42,6 +45,7 @@ class Op:
         self.passed: tuple[bool, ...] = ()
         self.index: int | range | None = None
         self.turn: tuple[int, int] | None = None
+        self.made_from: Site | None = None
 
     @property
     def is_users_jit(self) -> bool:
@@ -143,6 +147,14 @@ class Value(_compat.Tracer):
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._trace.control_flow_error(self, "numpy.asarray")
 
+    def __hash__(self) -> int:
+        raise self._trace.control_flow_error(self, "hash")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise self._trace.control_flow_error(self, "format")
+        return str(self)
+
     def tolist(self) -> Any:
         raise self._trace.control_flow_error(self, "tolist")
 
@@ -169,12 +181,21 @@ def is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | bool | int | float | complex)
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def described(thing: Any) -> str:
+    """What a thing is, for a message: short, and without its address."""
+    text = _ADDRESS.sub("", repr(thing))
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def check_result(result: Any, sample: str) -> None:
     """Raise for what a function returned that is not an array or a number."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
         if not is_array(leaf):
             raise OutputError(
-                f"the batched function returned {leaf!r} of type {type(leaf).__name__} at "
+                f"the batched function returned {described(leaf)} of type {type(leaf).__name__} at "
                 f"result{jax.tree_util.keystr(path)} for {sample}. It must return arrays and numbers, in any pytree."
             )
 

@@ -204,7 +204,7 @@ ERRORS: dict[str, tuple[type[Exception], Callable[[], Any], list[str]]] = {
     "a plan with other shapes": (
         ValueError,
         lambda: product.batch(X, product.plan(1.0, [1.0])),
-        ["shared arguments differ", "leaf 0 was", "is ((2,)", "Plan again"],
+        ["shared arguments differ", "w was a Python float", "is float32[2]", "Plan again"],
     ),
     "a plan with another tree": (
         ValueError,

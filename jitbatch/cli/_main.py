@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import jitbatch
 from jitbatch._errors import JitbatchError
-from jitbatch.cli import _train
+from jitbatch.cli import _explain, _train
 
-COMMANDS = {"train": _train}
+COMMANDS = {"explain": _explain, "train": _train}
 """Each has `HELP`, `add_arguments(parser)` and `run(arguments)`, which returns an exit code. Importing it is cheap."""
 
 INTERRUPTED = 130
