@@ -14,6 +14,7 @@ import numpy as np
 from jitbatch._dispatch import DispatchProgram
 from jitbatch._fused import FusedProgram, SingleShape
 from jitbatch._graph import ROW, Kind
+from jitbatch._layers import find_layers
 from jitbatch._plan import Plan
 from jitbatch._schedule import Problem
 
@@ -92,18 +93,12 @@ class Executed:
                 level[node] = level[reads].max() + 1
         return Problem(self.node_type, level, self.reader, self.read)
 
-    def longest_path(self, counted: np.ndarray) -> int:
-        """The most nodes among those `counted` (bool) that lie on one path."""
-        length = np.zeros(len(self.node_type), np.int64)
-        for node, reads in enumerate(self.reads):
-            length[node] = length[reads].max(initial=0) + counted[node]
-        return int(length.max(initial=0))
-
     @cached_property
     def least_steps(self) -> list[int]:
-        """For each type, how many steps any schedule needs: nodes of a type on one path cannot run together. A step has
-        one type, so the sum bounds the number of steps."""
-        return [self.longest_path(self.node_type == number) for number in range(len(self.kinds))]
+        """For each type, how many steps any schedule needs (see `_layers`)."""
+        problem = self.problem
+        layer = find_layers(problem.type, problem.level, problem.reader, problem.read)
+        return [int(layer[problem.type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
 
 
 def read_back(plan: Plan) -> Executed:
