@@ -62,7 +62,7 @@ v vb  jnp.where({1}, {0}, -{0})
 v vb  jax.lax.cond({1}, jnp.sin, jnp.cos, {0})
 v vs  jax.lax.cond({1} > 0, lambda a: a * {1}, lambda a: a - {1}, {0})
 v vs  {0}.at[1].add({1})
-v vs  jax.lax.dynamic_update_slice({0}, {1}[None], (1,))
+v vs  jax.lax.dynamic_update_slice({0}, jnp.reshape({1}, 1), (1,))
 v vi  {0}.at[{1} % 3].multiply(0.5)
 v vi  jax.lax.switch({1} % 3, [jnp.sin, jnp.tanh, lambda a: 0.5 * a], {0})
 v vi  {0} * jax.nn.one_hot({1} % 3, 3, dtype={0}.dtype)
@@ -103,7 +103,7 @@ s s   {0} * p["scale"]
 s sb  jnp.where({1}, {0}, 0.0)
 s vi  {0}[{1} % 3]
 s m   jnp.trace({0}) / 3
-s i   ({0} % 7).astype(jnp.float64) / 7
+s i   jnp.float64({0} % 7) / 7
 s f   {0}.sum()
 s -   p["scale"]
 s -   jnp.float64(0.5)
@@ -117,7 +117,7 @@ f ff  {0} * {1}
 f f   jnp.tanh({0})
 i i   {0} * 3 + 1
 i ii  jnp.maximum({0}, {1})
-i b   {0}.astype(jnp.int32)
+i b   jnp.int32({0})
 i i   {0} ^ 5
 b s   {0} > 0.1
 b bb  {0} ^ {1}
@@ -283,7 +283,7 @@ def make_cell(choices: Choices, name: str, reads: str, makes: str, callees: list
         arguments.append("abcdef"[position])
         scope.variables.append((arguments[-1], kind))
     decorator = choices.of(DECORATORS)
-    for _ in range(choices.between(0, 5)):
+    for _ in range(choices.between(0, 4)):
         scope.add_statement()
     results = ", ".join([scope.result(kind) for kind in makes])
     source = f"{decorator}def {name}({', '.join(['p', *arguments])}):\n"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzz.choices import Choices
+from jitbatch._passes import PASSES
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Configuration:
             `pickled` of it.
         jit: whether values and gradients are one compiled program.
         inputs: whether the samples are differentiated too.
+        without: optional passes that are switched off.
     """
 
     granularity: str = "auto"
@@ -30,6 +32,7 @@ class Configuration:
     like: str = ""
     jit: bool = True
     inputs: bool = False
+    without: tuple[str, ...] = ()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -53,4 +56,5 @@ def make_configuration(choices: Choices, makes: str) -> Configuration:
         like=like,
         jit=not choices.often(15),
         inputs=by == "samples" and choices.often(30),
+        without=tuple(name for name in PASSES if choices.often(30)) if choices.often(30) else (),
     )

@@ -74,7 +74,7 @@ def make_program(choices: Choices) -> Program:
     body = "\n\n".join(definitions)
     helpers = [text.strip("\n") + "\n" for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
     source = "\n\n".join([HEADER, PARAMETERS.strip("\n") + "\n", *helpers, *definitions, sample_text])
-    configurations = tuple(make_configuration(choices, makes) for _ in range(choices.between(1, 3)))
+    configurations = tuple(make_configuration(choices, makes) for _ in range(choices.between(1, 2)))
     return Program(source, configurations)
 
 

@@ -37,7 +37,7 @@ def leaf(choices: Choices, kind: str) -> str:
 
 def tree(choices: Choices, kind: str, arity: int, depth: int = 3) -> str:
     """Nested tuples; two children each for arity 2, else one up to `arity`."""
-    if depth == 0 or choices.often(45 if depth < 3 else 10):
+    if depth == 0 or not choices.often(40 if depth < 3 else 90):
         return leaf(choices, kind)
     count = 2 if arity == 2 else choices.between(1, arity)
     return f"({', '.join([tree(choices, kind, arity, depth - 1) for _ in range(count)])},)"
@@ -45,7 +45,7 @@ def tree(choices: Choices, kind: str, arity: int, depth: int = 3) -> str:
 
 def node(choices: Choices, kind: str, depth: int = 3) -> str:
     """Nested dicts with a list of children and an operator."""
-    count = 0 if depth == 0 else choices.between(0 if depth < 3 else 1, 3)
+    count = choices.of((0, 0, 1, 2)) if depth < 3 else choices.between(1, 3)
     kids = ", ".join([node(choices, kind, depth - 1) for _ in range(min(count, depth))])
     operator = choices.of(('"a"', '"b"', "1", "1.0"))
     return f'{{"x": {leaf(choices, kind)}, "op": Static({operator}), "kids": [{kids}]}}'
@@ -53,14 +53,14 @@ def node(choices: Choices, kind: str, depth: int = 3) -> str:
 
 def dag(choices: Choices, kind: str) -> str:
     """Nodes that read some of the nodes before them."""
-    size = choices.between(1, 5)
+    size = choices.between(1, 4)
     edges = [tuple(sorted({choices.below(i) for _ in range(choices.below(4))})) if i else () for i in range(size)]
     values = ", ".join([leaf(choices, kind) for _ in range(size)])
     return f'{{"x": [{values}], "edges": Static({tuple(edges)})}}'
 
 
 def sequence(choices: Choices, kind: str) -> str:
-    size = choices.between(1, 5)
+    size = choices.between(1, 4)
     if kind == "v":
         return f"rows({choices.below(4)}, {size})"
     if kind in "is":

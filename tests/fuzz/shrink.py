@@ -23,15 +23,12 @@ def shrink(taken: Sequence[int], failure: Failure, seconds: float = 300) -> Fail
     def fails(choices: Sequence[int]) -> bool:
         nonlocal best, found
         replay = Choices(choices)
-        try:
-            program = make_program(replay)
-            key = program.source + repr(program.configurations)
-            if key in tried:
-                return False
-            tried.add(key)
-            now, _ = try_program(program)
-        except Exception:  # the plain loop cannot run it
+        program = make_program(replay)
+        key = program.source + repr(program.configurations)
+        if key in tried:
             return False
+        tried.add(key)
+        now, _ = try_program(program)
         if now is None or type(now.error) is not type(failure.error):
             return False
         if (len(replay.taken), replay.taken) >= (len(best), best):

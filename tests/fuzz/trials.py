@@ -33,9 +33,19 @@ def choices_of(seed: int, number: int) -> Choices:
     return Choices(source=random.Random(f"{seed}/{number}"))
 
 
+class InvalidProgram(Exception):
+    """The plain loop cannot run it: an error of the fuzzer."""
+
+
+def _valid_loop(main: Any, params: Any, samples: Any, inputs: bool) -> Any:
+    try:
+        return plain_loop(main, params, samples, inputs)
+    except Exception as error:
+        raise InvalidProgram(f"{type(error).__name__}: {error}") from error
+
+
 def try_program(program: Program) -> tuple[Failure | None, int]:
-    """The first failure of a program, and how many configurations could not be judged. What the plain loop itself
-    raises is raised."""
+    """The first failure of a program, and how many configurations could not be judged."""
     unstable = 0
     with jax.enable_x64(True):
         names = program.load()
@@ -43,9 +53,9 @@ def try_program(program: Program) -> tuple[Failure | None, int]:
         wanted: dict[bool, Any] = {}
         for configuration in program.configurations:
             inputs = configuration.inputs
-            if inputs not in wanted:
-                wanted[inputs] = plain_loop(main, params, samples, inputs)
             try:
+                if inputs not in wanted:
+                    wanted[inputs] = _valid_loop(main, params, samples, inputs)
                 unstable += not check(main, params, samples, configuration, program.tolerance, wanted[inputs])
             except Exception as error:
                 return Failure(program, configuration, error), unstable
