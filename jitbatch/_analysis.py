@@ -105,7 +105,7 @@ def analyse(
         leader = merge_calls(
             batch.kind, batch.level, batch.operand_start, batch.operands, batch.first_value,
             np.array([len(made) for made in tables.kind_classes]),
-            np.array([not kind.cell.has_effects for kind in tables.kinds.entries], bool),
+            np.array([kind.cell.may_merge for kind in tables.kinds.entries], bool),
             value_key,
         )  # fmt: skip
 

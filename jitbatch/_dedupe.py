@@ -65,7 +65,7 @@ def merge_calls(
         kind, level, operand_start, operands: of all nodes of a batch; `operands` are values.
         first_value: int [nodes]; the first value each node makes.
         outputs: int [kinds]; how many values a node of each kind makes.
-        may_merge: bool [kinds]; False for kinds with effects.
+        may_merge: bool [kinds]; see `Cell.may_merge`.
         value_key: int [values]; equal for inputs that are equal.
 
     Returns:

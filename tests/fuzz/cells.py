@@ -72,7 +72,7 @@ v vk  {0} + 0.1 * jax.random.normal({1}, (3,))
 v vk  jnp.where(jax.random.bernoulli({1}, 0.5, (3,)), {0}, 0)
 v k   jax.random.uniform({0}, (3,), minval=-1.0)
 v v   halved({0})
-v v   clipped({0})
+v v   bent({0})
 v vv  gated({0}, {1})
 v v   scanned(p["w0"], {0})
 v v   looped({0})
@@ -157,13 +157,13 @@ def halved(x):
 def halved_jvp(primals, tangents):
     return halved(primals[0]), 0.25 * jnp.cos(primals[0]) * tangents[0]
 """,
-    "clipped": """
+    "bent": """
 @jax.custom_vjp
-def clipped(x):
+def bent(x):
     return jnp.tanh(x)
 
 
-clipped.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (jnp.clip(g, -0.1, 0.1) * jnp.cos(x),))
+bent.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (0.5 * g * jnp.cos(x),))
 """,
     "gated": """
 @jax.custom_vjp
