@@ -23,7 +23,7 @@ from jitbatch import clear_caches, jitbatch
 FOLDER = str(Path(package.__file__).parent)
 WORKLOAD = named("binary_tree")
 PARAMS, SAMPLES = WORKLOAD.draw()
-POINTS = 24
+POINTS = 16
 
 
 @contextmanager
