@@ -1,4 +1,4 @@
-"""Run by `test_processes.py` in processes of its own: plans and runs a batch, prints what could depend on the process."""
+"""Run by `test_processes.py` in processes of its own: plans and runs a batch, prints what could differ."""
 
 from __future__ import annotations
 
@@ -38,4 +38,5 @@ def main(cache: str) -> None:
     print(len(misses), file=sys.stderr)
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

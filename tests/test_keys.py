@@ -208,7 +208,7 @@ def test_the_precision_of_products_is_respected() -> None:
     texts = []
     for precision in ("highest", "default", "highest"):
         with jax.default_matmul_precision(precision):
-            texts.append(str(jax.make_jaxpr(lambda w: fun.batch(w, [x]))(w)))  # noqa: B023
+            texts.append(str(jax.make_jaxpr(lambda w: fun.batch(w, [x]))(w)))
     assert texts[0] == texts[2] != texts[1]
 
 
