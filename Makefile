@@ -3,12 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help train test test-all lint bench docs clean
+N ?= 500
+SEED ?= 0
+
+.PHONY: help train test test-all fuzz soak lint bench docs clean
 
 help:
 	@echo "make train  train a Flax Tree-LSTM on ListOps with jitbatch, a few minutes"
 	@echo "make test   lint, type check, unit tests and doctests"
 	@echo "make test-all  the same with slow tests"
+	@echo "make fuzz   N random programs against the plain loop; SEED=1 for others; goes on where it was stopped"
+	@echo "make soak   an hour of random programs, and whether memory grows"
 	@echo "make lint   ruff and pyright"
 	@echo "make bench  the benchmarks, about eight minutes"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
@@ -39,6 +44,13 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+fuzz: .venv/.dev
+	cd tests && ../$(BIN)/python -m fuzz --count $(N) --seed $(SEED)
+
+soak: .venv/.dev
+	cd tests && ../$(BIN)/python -m fuzz --count 1000000 --seconds 3000 --seed $(SEED)
+	cd tests && ../$(BIN)/python -m fuzz.memory --seconds 600
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

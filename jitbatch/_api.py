@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 
-from jitbatch import _compat, _context
+from jitbatch import _compat, _context, _passes
 from jitbatch._arguments import Arguments, each_call, samples_of, shared_arguments, take_apart
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
@@ -324,7 +324,8 @@ class Batched(Generic[P, R]):
         return shared
 
     def _context(self, arguments: Arguments, shared: SharedArguments) -> Context:
-        key = (shared.key, arguments.layout, arguments.axes, Identity(_compat.trace_context()))
+        settings = Identity(_compat.trace_context()), _passes.switched_off()
+        key = (shared.key, arguments.layout, arguments.axes, settings)
         context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, self._granularity))
         if context.is_full:
             self._contexts.discard(key)

@@ -153,6 +153,14 @@ def _digest(key: Key) -> str:
     return hashlib.sha256(_ADDRESS.sub("", repr(key)).encode()).hexdigest()[:16]
 
 
+def _has_custom_vjp(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive is _compat.custom_vjp_call_p
+        or any(map(_has_custom_vjp, _compat.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
 class Cell:
     """A cell type: fixed work on arrays, as a closed jaxpr without constants.
 
@@ -186,6 +194,12 @@ class Cell:
     @property
     def has_effects(self) -> bool:
         return bool(self.jaxpr.effects)
+
+    @cached_property
+    def may_merge(self) -> bool:
+        """Whether calls with equal operands can be one call. A `jax.custom_vjp` rule need not be linear (clipped
+        gradients), so it is to see the cotangent of each call, not their sum."""
+        return not self.has_effects and not _has_custom_vjp(self.jaxpr.jaxpr)
 
     @property
     def body(self) -> Key:

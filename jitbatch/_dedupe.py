@@ -73,7 +73,7 @@ def merge_calls(
         is_single: bool [operands]; see `Batch`.
         first_value: int [nodes]; the first value each node makes.
         made: int [kinds]; how many values a node of each kind makes.
-        may_merge: bool [kinds]; False for kinds with effects.
+        may_merge: bool [kinds]; see `Cell.may_merge`.
         value_key: int [values]; equal for inputs that are equal, different for what nodes make.
 
     Returns:

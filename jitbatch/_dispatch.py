@@ -190,8 +190,7 @@ class StepKernel:
             results = list(written)
             for value_class, start, value in zip(out_classes, starts, made, strict=True):
                 place = write_place[value_class]
-                at = (start, *([0] * len(value_class.shape)))
-                results[place] = lax.dynamic_update_slice(results[place], value, at)
+                results[place] = lax.dynamic_update_slice_in_dim(results[place], value, start, 0)
             return tuple(results)
 
         kernel.__name__ = kernel.__qualname__ = "jitbatch_" + "".join(c if c.isalnum() else "_" for c in cell.name)

@@ -24,6 +24,7 @@ from jitbatch._analysis import Analysis
 from jitbatch._chunks import WIDTHS, chunks_of, overshoot
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
+from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Graph
 from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
@@ -251,7 +252,17 @@ class Lowering:
                 rounds[here] = table[place[self.type[here]], layer[here]]
             else:
                 rounds[here] = rounds_of(analysis.problem, here, members, self.policy, self.verify)
+            if self.verify:
+                self._verify_rounds(rounds, place)
         return rounds
+
+    def _verify_rounds(self, rounds: np.ndarray, place: np.ndarray) -> None:
+        """Check that a node of a loop runs after what it reads in the loop; `place` is that of types in a round."""
+        problem = self.analysis.problem
+        inside = (place[problem.type[problem.reader]] >= 0) & (place[problem.type[problem.read]] >= 0)
+        when = rounds * len(place) + place[problem.type]
+        if np.any(when[problem.reader[inside]] <= when[problem.read[inside]]):
+            raise VerifyError("rounds: a node of a loop runs after what it reads")
 
     def _size(self, count: int, least: int | None) -> int:
         return max(round_up(count) if count else 0, least or 0)

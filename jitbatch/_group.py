@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from jitbatch import _passes
 from jitbatch._sites import Site, is_comprehension
 
 
@@ -27,6 +28,8 @@ def group_operations(
         reads: the earlier operations that each operation reads.
         turns: the turn of a loop over the terms of a sum that each operation belongs to, or None.
     """
+    if not _passes.runs("group"):
+        return list(range(len(sites)))
     order = _lazy_order([site is None for site in sites], reads)
     place = {op: position for position, op in enumerate(order)}
     sites = [sites[op] for op in order]

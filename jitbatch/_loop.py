@@ -97,7 +97,7 @@ class LoopShape:
 
 
 def put(arena: Any, rows: Any, start: Any) -> Any:
-    return lax.dynamic_update_slice(arena, rows, (start, *([0] * (arena.ndim - 1))))
+    return lax.dynamic_update_slice_in_dim(arena, rows, start, 0)
 
 
 def part(array: Any, start: Any, length: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jitbatch import _compat
+from jitbatch import _compat, _passes
 from jitbatch._canonical import Cell, intern_cell
 from jitbatch._fold import fold
 from jitbatch._group import group_operations
@@ -78,7 +78,7 @@ def open_body(
     for element in elements.values():
         if element is not None:
             lists.setdefault(element.of, set()).add(element)
-    if not lists:
+    if not lists or not _passes.runs("open"):
         return None
     needs = _dependencies(body, {key: frozenset([e]) if e else frozenset() for key, e in elements.items()})
 

@@ -22,6 +22,7 @@ from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._types import Types, types_of
+from jitbatch._verify import verify_analysis, verify_lowered
 
 if TYPE_CHECKING:
     from jitbatch._each import EachProgram
@@ -278,11 +279,15 @@ def make_plan(
     is_dispatch = options.executor == "dispatch" or bool(reason)
     types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch, tuple(sizes.nodes))
     analysis = analyse(graphs, leaves, types, options.dedupe, sizes.shared)
+    if verify:
+        verify_analysis(analysis)
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
         name, lowered = "fused", _fused.lower(analysis, policy, sizes, options.static_loops, verify)
 
+    if verify:
+        verify_lowered(analysis, lowered)
     arena_of = {arena.value_class: number for number, arena in enumerate(lowered.arenas)}
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
     ragged = None

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from jitbatch import _compat
+from jitbatch import _compat, _passes
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, intern_cell
 from jitbatch._fold import inline
@@ -98,6 +98,10 @@ def split_cell(cell: Cell, slots: tuple[Slot, ...], inner_outputs: tuple[bool, .
         slots: for each operand when it is known.
         inner_outputs: for each output whether the loop reads it.
     """
+    if not _passes.runs("hoist"):
+        slots = tuple(Slot.LATE if slot == Slot.EARLY else slot for slot in slots)
+    if not _passes.runs("sink"):
+        inner_outputs = (True,) * len(inner_outputs)
     # In a tuple, because the cache would take None for an entry that is missing.
     return _splits.get_or_make((cell, slots, inner_outputs), lambda: (_split(cell, slots, inner_outputs),))[0]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitbatch import _dedupe
+from jitbatch import _dedupe, jitbatch
 from jitbatch._dedupe import equal_rows, merge_calls
 
 HASHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -180,3 +182,25 @@ def test_the_keys_that_were_given_are_not_changed() -> None:
 
 def test_no_calls() -> None:
     assert merged([], [], [True], [7]).tolist() == []
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused"])
+def test_clipped_gradients_are_those_of_each_call(executor: Any) -> None:
+    """A derivative rule that is not linear sees the cotangent of each call, not the sum over equal calls."""
+
+    @jax.custom_vjp
+    def clipped(x: Any) -> Any:
+        return x
+
+    clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -1.0, 1.0),))
+    w, cell = jnp.float32(2), jitbatch(lambda w, x: clipped(w * x))
+
+    def loss(run: Any) -> Any:
+        return jax.grad(lambda w: sum(3.0 * y for y in run(w)))(w)
+
+    fun = jitbatch(lambda w, x: cell(w, x), executor=executor)
+    xs = [5.0, 5.0, 5.0]
+    want = loss(lambda w: [cell.__wrapped__(w, x) for x in xs])
+    assert want == 15.0
+    plan = fun.plan(w, xs)
+    assert loss(lambda w: list(fun.batch(w, plan))) == want

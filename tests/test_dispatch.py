@@ -155,3 +155,10 @@ def test_padding_is_a_row_of_its_own_step() -> None:
     w = jnp.float32(2)
     got = jax.grad(lambda w: jitbatch(fun, executor="dispatch").batch(w, samples).sum())(w)
     np.testing.assert_allclose(got, jax.grad(lambda w: sum(fun(w, sample) for sample in samples))(w), rtol=1e-5)
+
+
+def test_a_traced_sample_runs_with_64_bits() -> None:
+    with jax.enable_x64(True):
+        fun = jitbatch(lambda w, x: jnp.sin(w * x))
+        got = jax.jit(lambda w, xs: fun.batch(w, list(xs)))(jnp.float64(2), jnp.asarray(XS, jnp.float64))
+        np.testing.assert_allclose(got, np.sin(2 * XS.astype(np.float64)), rtol=1e-12)
