@@ -45,6 +45,8 @@ def advise(groups: "Sequence[Group]", cells: Sequence[CellReport], static: Any, 
     present = [group for group in groups if group.calls != 0]
     families: dict[tuple[str, str], list[Group]] = {}
     for group in present:
+        if group.source.is_part:  # the cells of one call differ because they are its parts
+            continue
         families.setdefault((group.source.name, group.source.where), []).append(group)
     told: set[tuple[str, str]] = set()
     for family, members in families.items():

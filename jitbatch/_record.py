@@ -316,7 +316,7 @@ class Recorder(_compat.Trace):
             return places.get(id(value), value)
 
         for cell, operands, outputs in opened:
-            self.tables.sources.note_call(cell, name, where, body, parameters)
+            self.tables.sources.note_call(cell, name, where, body, parameters, len(opened) > 1)
             avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
             inputs = tuple(map(place, operands))
             passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)

@@ -32,11 +32,13 @@ class Operation(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a cell comes from: the user's function, its file and line, and the operations in it."""
+    """Where a cell comes from: the user's function, its file and line, the operations in it, and whether it is one of
+    several cells that a call runs (see `_open`)."""
 
     name: str
     where: str
     operations: tuple[Operation, ...] = ()
+    is_part: bool = False
 
 
 class Sources:
@@ -45,11 +47,13 @@ class Sources:
     def __init__(self) -> None:
         self._known: dict[Cell, Source] = {}
 
-    def note_call(self, cell: Cell, name: str, where: str, body: Sequence[Op], parameters: Sequence[Value]) -> None:
-        """Note the cell of a decorated function."""
+    def note_call(
+        self, cell: Cell, name: str, where: str, body: Sequence[Op], parameters: Sequence[Value], is_part: bool
+    ) -> None:
+        """Note a cell of a decorated function."""
         if cell not in self._known:
             arguments = {id(value) for value in parameters}
-            self._known[cell] = Source(_plain(name, cell), where, _operations(body, arguments))
+            self._known[cell] = Source(_plain(name, cell), where, _operations(body, arguments), is_part)
 
     def note_group(self, cell: Cell, ops: Sequence[Op]) -> None:
         """Note the cell of bare operations, of a jitted function, or of a sum."""

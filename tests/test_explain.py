@@ -370,6 +370,12 @@ def test_what_is_batched_well_needs_no_advice() -> None:
     assert [advice for advice in workload.batched.explain(*workload.draw(64)).advice if advice.where] == []
 
 
+def test_the_parts_of_a_call_on_a_list_are_not_taken_for_variants_of_it() -> None:
+    workload = zoo.named("child_sum_lists")
+    report = workload.batched.explain(*workload.draw(12))
+    assert not [advice for advice in report.advice if "types instead of one" in str(advice)]
+
+
 def test_many_shapes_are_one_advice() -> None:
     report = pooled.explain(PARAMS, [np.ones((n, 4)) for n in range(3, 12)])
     (advice,) = [advice for advice in report.advice if "shapes" in advice.text]
