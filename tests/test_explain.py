@@ -371,8 +371,21 @@ def test_what_is_batched_well_needs_no_advice() -> None:
 
 
 def test_the_parts_of_a_call_on_a_list_are_not_taken_for_variants_of_it() -> None:
-    workload = zoo.named("child_sum_lists")
-    report = workload.batched.explain(*workload.draw(12))
+    @jitbatch
+    def node(params: Any, x: Any, children: list[Any]) -> Any:
+        gates = sum(jnp.tanh(x + child @ params["v"]) * child for child in children)
+        return jnp.tanh(x @ params["w"] + sum(children) @ params["w"] + gates)
+
+    def encode(params: Any, tree: Any) -> Any:
+        x, children = tree
+        return node(params, x, [encode(params, child) for child in children]) if children else x * 2
+
+    def tree(*children: int) -> Any:
+        return X, [(X, [(X, [])] * child) for child in children]
+
+    report = jitbatch(encode).explain(PARAMS, [tree(1, 2), tree(3, 2, 2), tree(2), tree(2, 3, 4, 5)])
+    assert len({cell.where for cell in report.cells if cell.name == "node"}) == 1
+    assert len([cell for cell in report.cells if cell.name == "node"]) > 1  # it is opened
     assert not [advice for advice in report.advice if "types instead of one" in str(advice)]
 
 
