@@ -20,9 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitbatch import Static, jitbatch
+"""
+
+SETTINGS = """import jax
 
 jax.config.update("jax_enable_x64", True)
 """
+"""What a script begins with; trials are run in a context of the same settings, which ends with them."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Program:
     def script(self, configuration: Configuration) -> str:
         """A script that runs the program in one configuration and says what differs."""
         return (
-            f"# Run in the folder `tests`.\n{self.source}\n\n"
+            f"# Run in the folder `tests`.\n{SETTINGS}\n{self.source}\n\n"
             "from fuzz.compare import check\nfrom fuzz.configurations import Configuration\n\n"
             f"check(main, params, samples, {configuration!r}, tolerance={self.tolerance})\n"
         )
