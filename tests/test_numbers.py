@@ -14,7 +14,7 @@ from zoo import WORKLOADS, Workload, gradients, is_float, named
 
 from jitbatch import JitbatchError, jitbatch
 
-EXACT = [workload for workload in WORKLOADS if workload.name in ("binary_tree", "child_sum_lists", "rnn")]
+EXACT = [workload for workload in WORKLOADS if workload.name in ("binary_tree", "child_sum_edges", "rnn")]
 
 
 def to_double(tree: Any) -> Any:
