@@ -6,6 +6,7 @@ with weights of its own shape. What `auto` settles for is measured, so it is giv
 """
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ def stacked(params: list[Any], x: Any) -> Any:
     return x.sum()
 
 
-def workloads(hidden: int) -> dict[str, tuple[Any, Any, list[Any]]]:
+def workloads(hidden: int) -> dict[str, tuple[Callable[..., Any], Any, list[Any]]]:
     rng = np.random.default_rng(0)
     widths = [hidden + 8 * number for number in range(4)]
     weights = [jnp.asarray(rng.normal(size=(width, width)) / width, jnp.float32) for width in widths for _ in range(4)]
