@@ -4,6 +4,7 @@ from jitbatch._api import Batched as Batched
 from jitbatch._api import jitbatch as jitbatch
 from jitbatch._caches import CacheInfo as CacheInfo
 from jitbatch._caches import clear_caches as clear_caches
+from jitbatch._calibrate import calibrate as calibrate
 from jitbatch._capacity import Capacity as Capacity
 from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
@@ -23,6 +24,7 @@ __all__ = [
     "Report",
     "Static",
     "assert_max_compiles",
+    "calibrate",
     "clear_caches",
     "jitbatch",
 ]

@@ -2,10 +2,12 @@
 
 import functools
 import inspect
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import jax
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 
 from jitbatch import _compat, _context, _passes
 from jitbatch._arguments import Arguments, each_call, samples_of, shared_arguments, take_apart
+from jitbatch._auto import Choice, Way, size_of
 from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
@@ -68,7 +71,7 @@ class Batched(Generic[P, R]):
     ):
         self.__wrapped__ = fun
         self._in_axes = in_axes
-        self._granularity = "subgraph" if granularity == "auto" else granularity
+        self._granularity = granularity
         self._options = Options(policy, executor, dedupe, out, loops)
         self._is_method = False
         self._contexts = Cache(16)
@@ -142,7 +145,8 @@ class Batched(Generic[P, R]):
         try:
             plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "dispatch")
         except ClosesOverTracer:
-            context = Context(self.__wrapped__, self._granularity, may_close_over_tracers=True)
+            granularity = self._granularity_like(None)
+            context = Context(self.__wrapped__, granularity, may_close_over_tracers=True)
             plan = self._plan(arguments, shared, samples, context, "dispatch")
         return execute(plan, shared.leaves)
 
@@ -174,7 +178,8 @@ class Batched(Generic[P, R]):
         if not samples:
             raise PlanError("there are no samples to plan")
         try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "fused", like, shards)
+            context = self._context(arguments, shared, like)
+            plan = self._plan(arguments, shared, samples, context, "fused", like, shards)
         except ClosesOverTracer:
             raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
         if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
@@ -323,20 +328,32 @@ class Batched(Generic[P, R]):
             )
         return shared
 
-    def _context(self, arguments: Arguments, shared: SharedArguments) -> Context:
+    def _context(
+        self, arguments: Arguments, shared: SharedArguments, like: Any = None, granularity: str | None = None
+    ) -> Context:
+        granularity = granularity or self._granularity_like(like)
         settings = Identity(_compat.trace_context()), _passes.switched_off()
-        key = (shared.key, arguments.layout, arguments.axes, settings)
-        context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, self._granularity))
+        key = (granularity, shared.key, arguments.layout, arguments.axes, settings)
+        context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, granularity))
         if context.is_full:
             self._contexts.discard(key)
-            return self._context(arguments, shared)
+            return self._context(arguments, shared, granularity=granularity)
         return context
+
+    def _granularity_like(self, like: Plan | Capacity | None) -> str:
+        """The granularity to begin with: that of what is to be alike, if it may be chosen."""
+        if self._granularity != "auto":
+            return self._granularity
+        if isinstance(like, Plan):
+            static: Any = like.static
+            return static.granularity if isinstance(static, SavedStatic) else static.tables.granularity
+        return like.granularity if like is not None else "subgraph"
 
     def _plan(
         self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
         like: Plan | Capacity | None = None, shards: int | None = None,
     ) -> Plan:  # fmt: skip
-        """Plan a batch; `auto` is the executor that `executor="auto"` stands for here."""
+        """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
         with jax.profiler.TraceAnnotation("jitbatch.plan"):
             plan = self._make_plan(arguments, shared, samples, context, auto, like, shards)
         logger.debug("planned %s: %r", self, plan)
@@ -349,27 +366,73 @@ class Batched(Generic[P, R]):
         names = [part.name for part in arguments.mapped]
         structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
         leaves = [one.leaves for one in structures]
-        options = self._options if self._options.executor != "auto" else replace(self._options, executor=auto)
-        known: Any = sample_program if options.executor == "loop" else Context.graph
-        graphs = [known(context, one, index, shared, arguments) for index, one in enumerate(structures)]
+        first = context
 
+        def known(of: Callable[..., Any], context: Context) -> list[Any]:
+            return [of(context, one, index, shared, arguments) for index, one in enumerate(structures)]
+
+        way = Way(context.granularity, auto if self._options.executor == "auto" else self._options.executor)
+        choice = Choice(way)
+        graphs = [] if way.executor == "loop" else known(Context.graph, context)
+        has_sizes = like is not None and not (isinstance(like, Plan) and like.static.executor == "loop")
+        others = set() if has_sizes or shards is not None else self._others(way, context, shared, leaves)
+        if others:
+            single = partial(self._context, arguments, shared, granularity="op")
+            choice = context.chooser.choose(graphs, way, others, lambda: known(Context.graph, single()))
+            if choice.way.granularity != context.granularity:
+                context = self._context(arguments, shared, granularity=choice.way.granularity)
+                graphs = known(Context.graph, context)
+        options = replace(self._options, executor=choice.way.executor)
+        programs = known(sample_program, context) if options.executor == "loop" else graphs
         call = arguments.emptied()
 
         def make(part: slice, like: Like | None) -> Plan:
             if options.executor == "loop":
-                return plan_each(self, shared.key, context, graphs[part], leaves[part], options.out, call)
-            return make_plan(self, shared.key, call, graphs[part], leaves[part], options, like, verify=_context.verify)
+                return plan_each(
+                    self, shared.key, context, programs[part], leaves[part], options.out, call, choice.reason
+                )
+            return make_plan(
+                self, shared.key, call, graphs[part], leaves[part], options, like, choice.reason, _context.verify
+            )
 
         least = self._like(like, context, shared, arguments)
-        if shards is None:
+        if auto == "dispatch" and options.executor == "fused":
+            # Batches of samples share programs by being planned like those of about their size.
+            size = size_of(graphs)
+            plan = make(slice(None), first.chooser.sizes.get(size))
+            first.chooser.sizes.discard(size)
+            first.chooser.sizes.put(size, plan.like)
+        elif shards is None:
             plan = make(slice(None), least)
         else:
             # An error names the sample among all samples.
-            outputs_of(graphs, context.tables, options.out, least.item if least else None)
+            outputs_of(programs, context.tables, options.out, least.item if least else None)
             plan = plan_shards(make, split(len(samples), shards), least)
         if self._options.out != "list":
-            context.known_output = plan.static.out_trees[0], plan.static.out_classes
+            classes = [context.tables.classes[c] for c in plan.static.out_classes]
+            first.known_output = plan.static.out_trees[0], classes
         return plan
+
+    def _others(
+        self, first: Way, context: Context, shared: SharedArguments, leaves: Sequence[Sequence[Any]]
+    ) -> set[Way]:
+        """The ways to run a batch that may be chosen instead of the first."""
+        others: set[Way] = set()
+        is_auto = self._options.executor == "auto"
+        if first.executor == "loop" or context.may_close_over_tracers or not (is_auto or self._granularity == "auto"):
+            return others
+        if first.executor == "dispatch":
+            # Inside a compiled function every way is compiled anew; and not all serve every order of differentiation.
+            traced = filter(_compat.is_tracer, itertools.chain(*leaves, shared.leaves))
+            if not all(map(_compat.is_in_reverse_mode_alone, traced)):
+                return others
+        if self._granularity == "auto":
+            others |= {Way("graph", first.executor), Way("op", first.executor)}
+        if is_auto:
+            others.add(Way(first.granularity, "loop"))
+            if first.executor == "dispatch":
+                others.add(Way(first.granularity, "fused"))
+        return others
 
     def _like(
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
@@ -414,7 +477,7 @@ class Batched(Generic[P, R]):
             return plan
         saved.check(name_of(self), shared.key)
         call = call_of(saved)
-        context = self._context(call, shared)
+        context = self._context(call, shared, plan)
         return attach(plan, self, shared.key, context.tables, self._recorder(context, shared, call))
 
     def _empty(self, arguments: Arguments, shared: SharedArguments) -> Any:
@@ -427,8 +490,7 @@ class Batched(Generic[P, R]):
                 'output looks like. Give at least one sample first, or use out="list"'
             )
         tree, classes = context.known_output
-        known = [context.tables.classes[c] for c in classes]
-        rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in known])
+        rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in classes])
         return no_samples(rows, context.tables.outlines) if self._options.out == "ragged" else rows
 
     def _check_owner(self, plan: Plan) -> None:
@@ -523,14 +585,16 @@ def jitbatch(
         in_axes: as for `jax.vmap`: for each positional argument None (shared) or an axis (mapped). By default the first
             argument is shared and the others are mapped. On a method, `self` is shared and has no entry here.
         granularity: what is batched: `"op"` single operations, `"subgraph"` calls of decorated functions and groups of
-            operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"`.
+            operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"` until another
+            is predicted to pay.
         policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, `"layers"` as
-            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`.
+            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`, where
+            looking for fewer steps is predicted to pay.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
             forward mode of a `jax.jit` or `jax.checkpoint` of your own; `"loop"` batches nothing and runs one jitted
-            call a sample, for samples that have nothing in common. `"auto"` is `"fused"` for plans and `"dispatch"` for
-            `.batch` on samples.
+            call a sample, for samples that have nothing in common. `"auto"` begins with `"fused"` for plans and
+            `"dispatch"` for `.batch` on samples, and takes another once it is predicted to pay for its compilation.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).

@@ -104,6 +104,7 @@ class Capacity:
         exemplars: samples without data, from which the kinds of node can be recorded again. Others would do as well.
         kinds, edges: the names of these kinds, and which reads which.
         nodes, terms, inputs, shared, loops, items: how many there is room for, by names.
+        granularity: at which they are recorded.
         cells: for people, what the nodes are called.
     """
 
@@ -116,6 +117,7 @@ class Capacity:
     shared: tuple[Hashable, ...]
     loops: tuple[tuple[tuple[Origin, ...], LoopSizes], ...]
     items: int
+    granularity: str
     cells: tuple[str, ...] = field(compare=False)
 
     def __str__(self) -> str:
@@ -153,6 +155,7 @@ def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) 
             for loop, s in sizes.loops.items()
         ),
         items=items,
+        granularity=tables.granularity,
         cells=tuple(cells),
     )
 

@@ -74,6 +74,11 @@ def modes_of(value: Any) -> Iterator[str]:
         value = getattr(value, "primal", getattr(value, "val", None))
 
 
+def is_in_reverse_mode_alone(value: Any) -> bool:
+    """Whether a value is differentiated once, in reverse mode, and takes part in no other transformation."""
+    return list(modes_of(value)) == ["reverse"] and not is_tracer(getattr(value, "primal", value))
+
+
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
     return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()

@@ -10,11 +10,12 @@ import jax
 
 from jitbatch import _compat
 from jitbatch._arguments import Arguments
+from jitbatch._auto import Chooser
 from jitbatch._build import build_graph
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
 from jitbatch._errors import JitbatchError, SampleError
-from jitbatch._graph import Graph, Tables
+from jitbatch._graph import Graph, Tables, ValueClass
 from jitbatch._record import Recorder, describe_function, mutation_error
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._tracebacks import users_part
@@ -178,11 +179,12 @@ class Context:
     def __init__(self, fun: Callable[..., Any], granularity: str, may_close_over_tracers: bool = False):
         self.fun = fun
         self.granularity = granularity
-        self.tables = Tables()
+        self.tables = Tables(granularity)
         self.graphs = Cache(MAX_STRUCTURES)
         self.signatures = Cache(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
-        self.known_output: tuple[Any, tuple[int, ...]] | None = None
+        self.chooser = Chooser(self.graphs)
+        self.known_output: tuple[Any, list[ValueClass]] | None = None
         self.may_close_over_tracers = may_close_over_tracers
 
     @property

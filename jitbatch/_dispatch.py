@@ -23,7 +23,7 @@ from jitbatch._canonical import Cell
 from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Kind, ValueClass
 from jitbatch._lowering import ArenaShape, Lowered, round_up
-from jitbatch._schedule import Policy, layers
+from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
 
 _kernels = Cache(2048)
@@ -126,7 +126,7 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
     counts = np.array([len(nodes) for nodes in members], np.int32)
     padded_rows = sum(step.width for step in steps)
     step_tables = StepTables(operands, tuple(starts), counts)
-    bound = problem.bound if policy is layers else 0
+    bound = problem.bound if policy in LAYERED else 0
     return Lowered(program, step_tables, arenas, value_row, len(steps), bound, len(steps), padded_rows)
 
 

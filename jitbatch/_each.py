@@ -92,7 +92,7 @@ def _trace(
 
 def plan_each(
     owner: Any, shared_key: Any, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]],
-    out: str, call: Arguments,
+    out: str, call: Arguments, reason: str = "",
 ) -> Plan:  # fmt: skip
     """A plan that runs one sample after the other."""
     out_trees, out_classes = outputs_of(programs, context.tables, out, None)
@@ -112,7 +112,7 @@ def plan_each(
         out_trees=out_trees,
         out_arenas=(),
         executor="loop",
-        reason="",
+        reason=reason,
         call=call,
         types=None,
     )

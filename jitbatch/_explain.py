@@ -108,7 +108,7 @@ def _report(plan: Plan, **rest: Any) -> Report:
         distinct=summary.distinct,
         steps=summary.launches,
         levels=summary.levels,
-        granularity=owner._granularity,
+        granularity=static.tables.granularity,
         executor=static.executor,
         reason=_reason(static),
         caches=owner.cache_info(),

@@ -30,7 +30,7 @@ from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
 from jitbatch._phases import rounds_of, rounds_of_layers
-from jitbatch._schedule import Policy, layers
+from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
 from jitbatch._types import Origin, Profile
 
@@ -237,14 +237,14 @@ class Lowering:
         self.bound = int(counts.sum())
         loops = [members for members, is_loop in types.phases if is_loop]
         needs = np.zeros((4, 0), np.int64)
-        if self.policy is layers and any(len(members) > 1 for members in loops):
+        if self.policy in LAYERED and any(len(members) > 1 for members in loops):
             needs = np.concatenate([piece.needs for piece in analysis.pieces], axis=1)
         for members in loops:
             place = np.full(len(types.kinds), -1)
             place[list(members)] = np.arange(len(members))
             here = np.flatnonzero(place[self.type] >= 0)
             table = None
-            if self.policy is layers:
+            if self.policy in LAYERED:
                 own = needs[:, place[needs[0]] >= 0]
                 own[[0, 2]] = place[own[[0, 2]]]
                 table = rounds_of_layers(counts[list(members)].tolist(), own)

@@ -22,6 +22,7 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, SumCell, array_key
 from jitbatch._errors import VerifyError
 from jitbatch._items import Items, split_items
+from jitbatch._layers import find_layers
 from jitbatch._sources import Sources
 
 ROW = -1
@@ -134,9 +135,11 @@ def _as_array(value: Any, aval: Any) -> Any:
 
 
 class Tables:
-    """The value classes, shared values and node kinds that graphs refer to by number; outlines of ragged results."""
+    """The value classes, shared values and node kinds that graphs of one granularity refer to by number; outlines of
+    ragged results."""
 
-    def __init__(self) -> None:
+    def __init__(self, granularity: str = "subgraph") -> None:
+        self.granularity = granularity
         self.classes: Interned[ValueClass] = Interned()
         self.shared: Interned[SharedValue] = Interned()
         self.kinds: Interned[Kind] = Interned()
@@ -284,6 +287,17 @@ class Graph:
     @cached_property
     def kinds_present(self) -> np.ndarray:
         return np.unique(self.kind)
+
+    @cached_property
+    def kind_sizes(self) -> np.ndarray:
+        """int [2, kinds present]; how many nodes each kind has, and how many layers (see `_layers`)."""
+        present, kind, counts = np.unique(self.kind, return_inverse=True, return_counts=True)
+        read = self.producer[self.operands]
+        reader = np.repeat(np.arange(self.node_count), np.diff(self.operand_start))
+        layer = find_layers(kind, self.level, reader[read >= 0], read[read >= 0])
+        layers = np.zeros(len(present), np.int64)
+        np.maximum.at(layers, kind, layer + 1)
+        return np.stack([counts, layers])
 
     @cached_property
     def edges_present(self) -> np.ndarray:

@@ -255,7 +255,7 @@ class Options:
 
 def make_plan(
     owner: Any, shared_key: Any, call: Arguments, graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]],
-    options: Options, like: Like | None = None, verify: bool = False,
+    options: Options, like: Like | None = None, reason: str = "", verify: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan a batch of at least one sample.
 
@@ -266,6 +266,7 @@ def make_plan(
         graphs: one for each sample.
         leaves: the array leaves of each sample.
         like: the least that the plan is to have.
+        reason: why these graphs and options were chosen.
     """
     tables = graphs[0].tables
     like = like or Like(_fused.Sizes())
@@ -273,10 +274,9 @@ def make_plan(
     out_trees, out_classes = outputs_of(graphs, tables, options.out, like.item)
     policy = POLICIES[options.policy]
     profile = sizes.profile.union(graphs)
-    reason = ""
-    if options.executor != "dispatch" and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
-        reason = "cells have effects"
-    is_dispatch = options.executor == "dispatch" or bool(reason)
+    is_dispatch = options.executor == "dispatch"
+    if not is_dispatch and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
+        is_dispatch, reason = True, "cells have effects"
     types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch, tuple(sizes.nodes))
     analysis = analyse(graphs, leaves, types, options.dedupe, sizes.shared)
     if verify:

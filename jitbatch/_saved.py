@@ -44,6 +44,7 @@ class SavedStatic:
     Attributes:
         function: the name of the function that made the plan.
         version: of what made it.
+        granularity: of the graphs it was made of.
         executor, reason: as in `PlanStatic`.
         shared: descriptions of the leaves of the shared arguments.
         digest: of `data`.
@@ -52,6 +53,7 @@ class SavedStatic:
 
     function: str
     version: str
+    granularity: str
     executor: str
     reason: str
     shared: tuple[str, ...]
@@ -161,7 +163,10 @@ def _save(static: PlanStatic) -> SavedStatic:
     pickled = pickle.dumps(data, protocol=5)
     digest = hashlib.sha256(pickled).hexdigest()
     shared = _described(static.shared_key)
-    return SavedStatic(name_of(static.owner), version(), static.executor, static.reason, shared, digest, pickled)
+    return SavedStatic(
+        name_of(static.owner), version(), static.tables.granularity, static.executor, static.reason, shared, digest,
+        pickled,
+    )  # fmt: skip
 
 
 def _graph_digest(graph: Graph, names: Names) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jitbatch._concat import ranges
 from jitbatch._errors import VerifyError
+from jitbatch._known import known_costs
 from jitbatch._layers import find_layers, find_needs, order_layers
 
 MAX_TABLE = 1 << 25
@@ -144,6 +145,28 @@ class _Agenda:
 def layers(problem: Problem) -> np.ndarray:
     """Layers as steps, if there is an order of layers: as few steps as can be. If not, whichever of the other policies
     needs the fewest."""
+    found = _layers_in_order(problem)
+    return _fewest(problem, (depth, agenda, frontier)) if found is None else found
+
+
+def by_cost(problem: Problem) -> np.ndarray:
+    """The same, but where layers have no order, the policies that look at the nodes which are ready are tried only if
+    the steps that they could save take longer than they do."""
+    found = _layers_in_order(problem)
+    if found is not None:
+        return found
+    by_depth, costs = depth(problem), known_costs()
+    steps = int(by_depth.max(initial=-1)) + 1
+    tries = 2 * steps * costs.search
+    return by_depth if (steps - problem.bound) * costs.step <= tries else _fewest(problem, (depth, agenda, frontier))
+
+
+def _fewest(problem: Problem, policies: Sequence[Policy]) -> np.ndarray:
+    return min((policy(problem) for policy in policies), key=lambda step: step.max(initial=-1))
+
+
+def _layers_in_order(problem: Problem) -> np.ndarray | None:
+    """Layers as steps, if there is an order of layers."""
     layer = problem.layer
     if layer is not None:
         types = int(problem.type.max(initial=-1)) + 1
@@ -153,7 +176,7 @@ def layers(problem: Problem) -> np.ndarray:
         order = order_layers(counts.tolist(), needs, range(types))
         if order is not None:
             return steps_of_layers(order, types, int(counts.max(initial=0)))[problem.type, layer].astype(np.int32)
-    return min((policy(problem) for policy in (depth, agenda, frontier)), key=lambda step: step.max(initial=-1))
+    return None
 
 
 def steps_of_layers(order: Sequence[int], types: int, most: int) -> np.ndarray:
@@ -166,4 +189,7 @@ def steps_of_layers(order: Sequence[int], types: int, most: int) -> np.ndarray:
     return steps
 
 
-POLICIES: dict[str, Policy] = {"auto": layers, "depth": depth, "agenda": agenda, "layers": layers}
+POLICIES: dict[str, Policy] = {"auto": by_cost, "depth": depth, "agenda": agenda, "layers": layers}
+
+LAYERED = (by_cost, layers)
+"""Policies whose steps are layers wherever layers have an order."""
