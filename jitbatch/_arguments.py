@@ -63,10 +63,7 @@ def take_apart(
     signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Arguments:
     """Match arguments with `in_axes`."""
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(f"{error}; `.batch` and `.plan` take the arguments {signature}") from None
+    bound = _bind(signature, args, kwargs)
     names = _names(signature, len(bound.args))
     axes = _axes_of(in_axes, is_method, names)
     _check_length(in_axes, is_method, signature)
@@ -91,10 +88,7 @@ def each_call(
     signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The calls for minibatches, given an iterable of what each of them gets in place of each mapped argument."""
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(f"{error}; `.plans` takes the arguments {signature}") from None
+    bound = _bind(signature, args, kwargs)
     names = _names(signature, len(bound.args))
     axes = _axes_of(in_axes, is_method, names)
     mapped: dict[int | str, Iterable[Any]] = {}
@@ -143,6 +137,13 @@ def shared_arguments(
     if mapped + len(bound.kwargs) > 1:
         raise ArgumentError("a plan stands for all mapped arguments: leave the others out")
     return tuple(shared)
+
+
+def _bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{error}; `.batch`, `.plan` and `.plans` take the arguments {signature}") from None
 
 
 def _names(signature: inspect.Signature, count: int) -> list[str]:

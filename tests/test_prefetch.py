@@ -157,7 +157,7 @@ def test_wrong_arguments() -> None:
         total.plans(2.0, MINIBATCHES, prefetch=-1)
     with pytest.raises(ArgumentError, match="'xs' is mapped"):
         total.plans(2.0, 3)
-    with pytest.raises(ArgumentError, match="takes the arguments"):
+    with pytest.raises(ArgumentError, match="take the arguments"):
         total.plans(2.0)
     with pytest.raises(ValueError, match="zip"):
         list(jitbatch(lambda s, a, b: s).plans(1.0, [[1.0]], []))
