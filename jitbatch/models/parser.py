@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from jax import Array
 
 from jitbatch import Static, jitbatch
 from jitbatch.data.transitions import LEFT, SHIFT, Transitions, legal_actions, move_and_relation, number_of_actions
+from jitbatch.models.losses import cross_entropy
 from jitbatch.models.lstm import LSTM
 from jitbatch.models.tree_lstm import State
 
@@ -107,7 +107,7 @@ class StackLSTMParser(nnx.Module):
     @jitbatch
     def loss(self, sample: Transitions) -> Array:
         """The sum of the losses of the oracle's actions."""
-        losses = map(optax.softmax_cross_entropy_with_integer_labels, self.oracle_logits(sample), sample.actions)
+        losses = map(cross_entropy, self.oracle_logits(sample), sample.actions)
         return sum(losses, jnp.zeros(()))
 
     @jitbatch(out="ragged")

@@ -1,12 +1,12 @@
 """Taggers: a class for each word of a sentence."""
 
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jax import Array
 
 from jitbatch import jitbatch
 from jitbatch.data.tagging import Spelled, Tagged, Words
+from jitbatch.models.losses import cross_entropy
 from jitbatch.models.lstm import BiLSTM
 
 
@@ -36,7 +36,7 @@ class Tagger(nnx.Module):
     @jitbatch
     def loss(self, sample: Tagged) -> Array:
         """The sum of the losses of all words."""
-        losses = map(optax.softmax_cross_entropy_with_integer_labels, self.logits(sample.words), sample.tags)
+        losses = map(cross_entropy, self.logits(sample.words), sample.tags)
         return sum(losses, jnp.zeros(()))
 
     @jitbatch(out="ragged")
