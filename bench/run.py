@@ -53,7 +53,7 @@ def compare(params: Params, trees: list[Any], rounds: int, training: bool) -> di
         "loop": lambda: loop(over_sample, few),
     }
     seconds = interleaved(contestants, rounds)
-    return {name: s / len(few if name == "loop" else trees) for name, s in seconds.items()}
+    return {name: s.median / len(few if name == "loop" else trees) for name, s in seconds.items()}
 
 
 def main() -> None:

@@ -1,0 +1,267 @@
+"""The same models on the same samples in other frameworks: samples a second.
+
+    python bench/peers/run.py [--data DIR] [--full | --quick] [--peers NAME ...] [--workloads NAME ...]
+
+Each peer is a process of its own, with a virtual environment of its own where it needs one, made on the first run. All
+have the same weights and samples; before anything is timed, the losses of the first minibatch before and after a step
+of gradient descent are compared. A round is some minibatches, one after the other, with all that a user pays for
+each: building graphs, analysis, tables. Only compilation is not counted, nor what a data loader would keep of a sample
+(see each peer). The peers take turns, one round each.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from results import FOLDER, Job, Results, Row, Skipped, run
+from timing import summarise
+from workloads import WORKLOADS, as_json, make_workload, weights
+
+HERE = Path(__file__).parent
+ENVIRONMENTS = HERE.parent / ".environments"
+TOLERANCE = 1e-4
+TORCH = "torch==2.13.0+cpu"
+
+
+class Peer(NamedTuple):
+    """How a peer is started.
+
+    Attributes:
+        command: the script and its arguments.
+        environment: the name of its virtual environment, or None for this one.
+        most: how many samples it is given at most, if it is very slow or compiles for each.
+        workloads: what it can run.
+        threads: how many it uses.
+    """
+
+    command: tuple[str, ...]
+    environment: str | None = None
+    most: int | None = None
+    workloads: tuple[str, ...] = WORKLOADS
+    threads: int = 2
+
+
+PEERS = {
+    "jitbatch": Peer(("ours.py", "2")),
+    "jitbatch, no prefetch": Peer(("ours.py", "0")),
+    "DyNet agenda": Peer(("dynet_autobatch.py", "--dynet-autobatch", "1"), "dynet", threads=1),
+    "DyNet depth": Peer(("dynet_autobatch.py", "--dynet-autobatch", "2"), "dynet", threads=1),
+    "PyTorch by hand": Peer(("torch_levels.py",), "torch"),
+    "pytorch-tree-lstm": Peer(("torch_tree_lstm.py",), "torch", workloads=("SICK",)),
+    "PyTorch per sample": Peer(("torch_eager.py",), "torch", most=64),
+    "DGL": Peer(("dgl_trees.py",), "dgl", workloads=("SICK", "SST")),
+    "JAX by hand": Peer(("jax_levels.py",), workloads=("SICK", "SST")),
+    "JAX padded vmap": Peer(("jax_padded.py",)),
+    "JAX per sample, jitted": Peer(("jax_loop.py",), most=16),
+    "JAX per sample": Peer(("jax_loop.py", "eager"), most=4),
+}
+
+PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "dynet": (("dyNET38", "numpy<2"),),
+    "torch": ((TORCH, "numpy", "pytorch-tree-lstm"),),
+    # DGL has no release for this PyTorch. The last that does not load a library for one certain release of it still
+    # runs, with an older setuptools than PyTorch asks for.
+    "dgl": ((TORCH, "numpy<2", "dgl==1.1.3"), ("setuptools<70", "packaging")),
+}
+"""For each environment what is installed, one call of pip after the other."""
+
+
+def python_of(environment: str | None) -> Path:
+    """The interpreter of an environment, which is made if it is missing."""
+    if environment is None:
+        return Path(sys.executable)
+    folder = ENVIRONMENTS / environment
+    python, done = folder / "bin" / "python", folder / "installed"
+    if not done.exists():
+        print(f"making the environment {environment}", flush=True)
+        venv.create(folder, with_pip=True)
+        for packages in PACKAGES[environment]:
+            command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+            installed = subprocess.run(command, capture_output=True, text=True, check=False)
+            if installed.returncode:
+                reasons = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")]
+                raise Skipped(f"{' '.join(packages)} cannot be installed: {(reasons or ['pip failed'])[-1]}")
+        done.touch()
+    return python
+
+
+class Failed(Exception):
+    """A peer has an error, or computes something else; it is not timed."""
+
+
+class Process:
+    """A running peer."""
+
+    def __init__(self, peer: Peer):
+        python = python_of(peer.environment)
+        path = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent.parent)))
+        threads = {name: str(peer.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [python, HERE / peer.command[0], *peer.command[1:]],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**os.environ, "PYTHONPATH": path, **threads},
+        )  # fmt: skip
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            self._errors.seek(0)
+            lines = [line for line in self._errors.read().splitlines() if line.strip()]
+            raise Skipped(f"its process ended: {(lines or ['it said nothing'])[-1]}")
+        reply = json.loads(answer)
+        if "unsupported" in reply:
+            raise Skipped(reply["unsupported"])
+        if "error" in reply:
+            raise Failed(reply["error"])
+        return reply
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Grid(NamedTuple):
+    """What is run: for each workload the sizes of states; minibatches and how many of each size are a round."""
+
+    workloads: dict[str, tuple[int, ...]]
+    batches: dict[int, int]
+    rounds: int
+    peers: tuple[str, ...]
+
+
+def grid_of(options: argparse.Namespace) -> Grid:
+    peers = tuple(PEERS)
+    if options.quick:
+        grid = Grid(dict.fromkeys(WORKLOADS, (8,)), {4: 2}, 2, peers)
+    elif options.full:
+        hidden = {"SICK": (150,), "SST": (128, 256), "ListOps": (128,), "tagger": (128,)}
+        grid = Grid(hidden, {1: 32, 16: 16, 64: 8, 256: 4}, 9, peers)
+    else:
+        few = tuple(name for name in PEERS if "per sample" not in name and name != "DGL")
+        grid = Grid({"SICK": (150,), "SST": (128,)}, {64: 4}, 5, few)
+    chosen = {name: grid.workloads.get(name, (128,)) for name in options.workloads or grid.workloads}
+    batches = {size: grid.batches.get(size, max(256 // size, 1)) for size in options.batch or grid.batches}
+    peers = tuple(options.peers or grid.peers)
+    return grid._replace(workloads=chosen, batches=batches, peers=peers, rounds=options.rounds or grid.rounds)
+
+
+def jobs_of(grid: Grid, data: Path | None, folder: Path) -> list[Job]:
+    number = max(size * count for size, count in grid.batches.items())
+    jobs = []
+    for workload, sizes in grid.workloads.items():
+        for hidden in sizes:
+            for size, count in grid.batches.items():
+                for mode in ("training", "inference"):
+                    key = {"workload": workload, "hidden": hidden, "batch": size, "mode": mode}
+                    task = {
+                        "workload": workload,
+                        "hidden": hidden,
+                        "training": mode == "training",
+                        "batch": size,
+                        "minibatches": count,
+                        "number": number,
+                        "data": None if data is None else str(data.resolve()),
+                    }
+                    jobs.append(Job(key, lambda task=task: contest(task, grid, folder)))
+    return jobs
+
+
+def contest(task: dict[str, Any], grid: Grid, folder: Path) -> Row:
+    """Milliseconds a sample of each peer, or why it was not run."""
+    task = task | exchange(task, folder)
+    measured: dict[str, Any] = {}
+    running: dict[str, Process] = {}
+    samples: dict[str, int] = {}
+    expected: list[float] = []
+    try:
+        for name in grid.peers:
+            peer = PEERS[name]
+            count = task["minibatches"] if peer.most is None else min(task["minibatches"], peer.most // task["batch"])
+            try:
+                if task["workload"] not in peer.workloads:
+                    raise Skipped("it has no such model")
+                if not count:
+                    raise Skipped(f"too slow to start for more than {peer.most} samples")
+                running[name] = Process(peer)
+                reply = running[name].ask(task=task | {"minibatches": count})
+                expected = expected or reply["losses"]
+                check(name, reply["losses"], expected)
+                samples[name] = count * task["batch"]
+                measured[name] = {"seconds to start": round(reply["seconds to start"], 2), "threads": peer.threads}
+            except (Skipped, Failed) as reason:
+                if name in running:
+                    running.pop(name).close()
+                measured[name] = {"skipped" if isinstance(reason, Skipped) else "failed": str(reason)}
+        times: dict[str, list[float]] = {name: [] for name in running}
+        for _ in range(grid.rounds):
+            for name, process in running.items():
+                times[name].append(process.ask(round=True)["seconds"] / samples[name])
+    finally:
+        for process in running.values():
+            process.close()
+    for name, seconds in times.items():
+        measured[name] |= summarise(seconds)._asdict() | {"samples": samples[name]}
+    return {"peers": measured}
+
+
+def check(name: str, losses: Sequence[float], expected: Sequence[float]) -> None:
+    if not np.allclose(losses, expected, rtol=TOLERANCE, atol=0):
+        raise Failed(f"{name} has the losses {losses} of the first minibatch, but the first peer {expected}")
+
+
+def exchange(task: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Weights and samples as files that every framework can read."""
+    name = f"{task['workload']}-{task['hidden']}"
+    arrays, samples = folder / f"{name}.npz", folder / f"{name}.json"
+    if not samples.exists():
+        data = None if task["data"] is None else Path(task["data"])
+        workload = make_workload(task["workload"], data, task["number"], task["hidden"])
+        np.savez(arrays, **weights(workload.params))  # type: ignore[arg-type]
+        samples.write_text(json.dumps([as_json(sample) for sample in workload.samples]), encoding="utf-8")
+    return {"weights": str(arrays), "samples": str(samples)}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="the folder of `sick` and `sst`; without it, trees are random")
+    parser.add_argument("--full", action="store_true", help="every workload, size and peer: hours")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="NAME", help=", ".join(PEERS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS)
+    parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--results", type=Path, default=FOLDER, help="the folder of result files")
+    options = parser.parse_args(arguments)
+    grid = grid_of(options)
+    settings = {"data": "random trees" if options.data is None else "SICK and SST", **grid._asdict()}
+    name = "peers" + ("-quick" if options.quick else "-full" if options.full else "")
+    results = Results(options.results / f"{name}.json", "peers", json.loads(json.dumps(settings)))
+    with tempfile.TemporaryDirectory() as folder:
+        run(results, jobs_of(grid, options.data, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
