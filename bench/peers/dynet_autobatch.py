@@ -2,8 +2,8 @@
 
     python dynet_autobatch.py --dynet-autobatch 1|2
 
-The option is DyNet's own: 1 is by agenda, 2 by depth. A minibatch is one graph of all its samples, made node by node, as
-DyNet's users write it. Gates of a cell are one product, and what does not depend on a child is computed once for all.
+The option is DyNet's own: 1 is by agenda, 2 by depth. A minibatch is one graph of all its samples, made node by node,
+as DyNet's users write it. Gates of a cell are one product, and what does not depend on a child is computed once.
 """
 
 import dynet as dy

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from results import FOLDER, Job, Results, Row, Skipped, run
+from command import parser_of, results_of
+from results import Job, Row, Skipped, run
 from timing import summarise
 from workloads import WORKLOADS, as_json, make_workload, weights
 
@@ -136,11 +137,30 @@ class Process:
         self._process.wait()
         self._errors.close()
 
-    def __enter__(self) -> "Process":
+
+class Pool:
+    """The running peers. Their processes serve one task after the other."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Process] = {}
+
+    def ask(self, name: str, **request: Any) -> dict[str, Any]:
+        """Start a peer if need be, and ask it; one that fails is ended."""
+        try:
+            if name not in self._running:
+                self._running[name] = Process(PEERS[name])
+            return self._running[name].ask(**request)
+        except (Skipped, Failed):
+            if name in self._running:
+                self._running.pop(name).close()
+            raise
+
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.close()
+        for process in self._running.values():
+            process.close()
 
 
 class Grid(NamedTuple):
@@ -168,7 +188,7 @@ def grid_of(options: argparse.Namespace) -> Grid:
     return grid._replace(workloads=chosen, batches=batches, peers=peers, rounds=options.rounds or grid.rounds)
 
 
-def jobs_of(grid: Grid, data: Path | None, folder: Path) -> list[Job]:
+def jobs_of(grid: Grid, data: Path | None, pool: Pool, folder: Path) -> list[Job]:
     number = max(size * count for size, count in grid.batches.items())
     jobs = []
     for workload, sizes in grid.workloads.items():
@@ -185,43 +205,37 @@ def jobs_of(grid: Grid, data: Path | None, folder: Path) -> list[Job]:
                         "number": number,
                         "data": None if data is None else str(data.resolve()),
                     }
-                    jobs.append(Job(key, lambda task=task: contest(task, grid, folder)))
+                    jobs.append(Job(key, lambda task=task: contest(task, grid, pool, folder)))
     return jobs
 
 
-def contest(task: dict[str, Any], grid: Grid, folder: Path) -> Row:
-    """Milliseconds a sample of each peer, or why it was not run."""
+def contest(task: dict[str, Any], grid: Grid, pool: Pool, folder: Path) -> Row:
+    """Seconds a sample of each peer, or why it was not run."""
     task = task | exchange(task, folder)
     measured: dict[str, Any] = {}
-    running: dict[str, Process] = {}
     samples: dict[str, int] = {}
     expected: list[float] = []
-    try:
-        for name in grid.peers:
-            peer = PEERS[name]
-            count = task["minibatches"] if peer.most is None else min(task["minibatches"], peer.most // task["batch"])
-            try:
-                if task["workload"] not in peer.workloads:
-                    raise Skipped("it has no such model")
-                if not count:
-                    raise Skipped(f"too slow to start for more than {peer.most} samples")
-                running[name] = Process(peer)
-                reply = running[name].ask(task=task | {"minibatches": count})
-                expected = expected or reply["losses"]
-                check(name, reply["losses"], expected)
-                samples[name] = count * task["batch"]
-                measured[name] = {"seconds to start": round(reply["seconds to start"], 2), "threads": peer.threads}
-            except (Skipped, Failed) as reason:
-                if name in running:
-                    running.pop(name).close()
-                measured[name] = {"skipped" if isinstance(reason, Skipped) else "failed": str(reason)}
-        times: dict[str, list[float]] = {name: [] for name in running}
-        for _ in range(grid.rounds):
-            for name, process in running.items():
-                times[name].append(process.ask(round=True)["seconds"] / samples[name])
-    finally:
-        for process in running.values():
-            process.close()
+    for name in grid.peers:
+        peer = PEERS[name]
+        count = task["minibatches"] if peer.most is None else min(task["minibatches"], peer.most // task["batch"])
+        try:
+            if task["workload"] not in peer.workloads:
+                raise Skipped("it has no such model")
+            if not count:
+                raise Skipped(f"too slow to start for more than {peer.most} samples")
+            reply = pool.ask(name, task=task | {"minibatches": count})
+            expected = expected or reply["losses"]
+            check(name, reply["losses"], expected)
+            samples[name] = count * task["batch"]
+            measured[name] = {"seconds to start": round(reply["seconds to start"], 2), "threads": peer.threads}
+        except Skipped as reason:
+            measured[name] = {"skipped": str(reason)}
+        except Failed as reason:
+            measured[name] = {"failed": str(reason)}
+    times: dict[str, list[float]] = {name: [] for name in samples}
+    for _ in range(grid.rounds):
+        for name, seconds in times.items():
+            seconds.append(pool.ask(name, round=True)["seconds"] / samples[name])
     for name, seconds in times.items():
         measured[name] |= summarise(seconds)._asdict() | {"samples": samples[name]}
     return {"peers": measured}
@@ -245,22 +259,15 @@ def exchange(task: dict[str, Any], folder: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder of `sick` and `sst`; without it, trees are random")
-    parser.add_argument("--full", action="store_true", help="every workload, size and peer: hours")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="NAME", help=", ".join(PEERS))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS)
     parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--results", type=Path, default=FOLDER, help="the folder of result files")
     options = parser.parse_args(arguments)
     grid = grid_of(options)
-    settings = {"data": "random trees" if options.data is None else "SICK and SST", **grid._asdict()}
-    name = "peers" + ("-quick" if options.quick else "-full" if options.full else "")
-    results = Results(options.results / f"{name}.json", "peers", json.loads(json.dumps(settings)))
-    with tempfile.TemporaryDirectory() as folder:
-        run(results, jobs_of(grid, options.data, Path(folder)))
+    results = results_of(options, "peers", grid._asdict())
+    with Pool() as pool, tempfile.TemporaryDirectory() as folder:
+        run(results, jobs_of(grid, options.data, pool, Path(folder)))
 
 
 if __name__ == "__main__":
