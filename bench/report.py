@@ -46,6 +46,11 @@ GOALS = (
 )
 """How many times as fast as the best of these we want to be at minibatches of 64 and 256."""
 
+SICK_REFERENCE = (
+    "Reference points for one cell a node: 804 steps if nodes with different numbers of children are different types, 185 "
+    "if they are not. A node is more than one step here: what it does for each child, the sums, and the rest."
+)
+
 OURS = "jitbatch"
 
 
@@ -132,6 +137,14 @@ def tradeoff_part(content: Content, images: Path) -> str:
                 ]
             )
         parts.append(table([*head, "samples/s"], lines))
+        if "trees" in row:
+            trees = row["trees"]
+            parts.append(
+                f"The trees have {trees['nodes']:,} nodes. The deepest ones of all minibatches have {trees['levels']:,} "
+                f"levels together, {trees['levels by arity']:,} if nodes with different numbers of children are kept apart."
+            )
+            if (key["workload"], key["batch"], row["samples"]) == ("SICK", 256, 4500):
+                parts.append(SICK_REFERENCE)
     parts += [tradeoff_plot(content, images), simulation_part(content, images)]
     return "\n\n".join(parts)
 
@@ -357,8 +370,8 @@ def newest(folder: Path, benchmark: str, quick: bool) -> Content | None:
 def page(folder: Path, docs: Path, quick: bool) -> str:
     parts = [
         "# Benchmarks",
-        "Made by `python bench/report.py` from the files of `make bench`; what each measures is in the modules of "
-        "`bench/`.",
+        "Made by `python bench/report.py` from what `python bench/run.py --data DIR --full` measured, or `make bench` on "
+        "data made on the fly; DIR holds `sick` and `sst`. How is told in the modules of `bench/`.",
     ]
     for benchmark, part in PARTS.items():
         content = newest(folder, benchmark, quick)

@@ -21,7 +21,7 @@ import numpy as np
 from command import parser_of, results_of
 from results import Job, Row, run
 from timing import interleaved
-from trees import minibatches
+from trees import levels_of, minibatches, total_nodes
 from workloads import WORKLOADS, Workload, make_workload
 
 from jitbatch import Plan, clear_caches, jitbatch
@@ -124,7 +124,11 @@ def measure(name: str, data: Path | None, number: int, hidden: int, size: int, w
     for name_of_run, timing in interleaved(contestants, rounds).items():
         way_name, what = name_of_run.split("/")
         values[way_name][what] = timing._asdict()
-    return {
+    row: Row = {}
+    if name in ("SICK", "SST"):
+        levels, by_arity = np.sum([levels_of(batch) for batch in batches], axis=0).tolist()
+        row["trees"] = {"nodes": total_nodes(workload.samples), "levels": levels, "levels by arity": by_arity}
+    return row | {
         "source": workload.source,
         "samples": len(workload.samples),
         "minibatches": len(batches),

@@ -13,6 +13,10 @@ import report
 import results
 from results import Job, Results, Skipped
 from timing import summarise
+from trees import levels_of
+
+from jitbatch.data import Dependency, Pair
+from jitbatch.data.trees import score_distribution
 
 
 def timing(median: float, spread: float = 0.01) -> dict[str, Any]:
@@ -123,7 +127,17 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
     ways = {"auto, auto, auto": way(0.001, 0.002), "op, depth, dispatch": way(0.01, 0.02)}
     key = {"workload": "SICK", "hidden": 150, "batch": 256}
     work = {"flops": 1e9, "weights": 1e6, "values": 1e6}
-    row = {"key": key, "source": "s", "samples": 512, "minibatches": 2, "ways": ways, "work": work, "load": 0.1}
+    trees = {"nodes": 87089, "levels": 171, "levels by arity": 685}
+    row = {
+        "key": key,
+        "trees": trees,
+        "source": "s",
+        "samples": 512,
+        "minibatches": 2,
+        "ways": ways,
+        "work": work,
+        "load": 0.1,
+    }
     results.write(folder / "tradeoff.json", content("tradeoff", [row]))
     peers = {
         "jitbatch": timing(1e-3),
@@ -149,6 +163,7 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
     report.main(["--results", str(folder), "--docs", str(docs)])
     text = (docs / "benchmarks.md").read_text(encoding="utf-8")
     assert "| **auto, auto, auto** | 20 | 10 | 5 | 4 | 2.00 | 500 | 1.00 ± 1 % | 2.00 ± 1 % |  | 171,000 |" in text
+    assert "have 87,089 nodes" in text
     assert "nothing here was measured on an accelerator" in text
     assert "| DyNet agenda | 5.00 ± 1 % (5.00) | 5.00 ± 1 % (5.00) |" in text
     assert "| training | per sample, compiled: JAX per sample, jitted | 3.01 | 3.00 | 256 |" in text
@@ -158,3 +173,12 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
     assert "| depth | 8 to 32 | 1.00 | 1.00 | 2.00 | 1.00 |" in text
     for name in ("tradeoff", "peers", "growth"):
         assert (docs / "images" / f"{name}.svg").stat().st_size > 1000
+
+
+# --- Counting
+
+
+def test_levels_of_trees() -> None:
+    leaf = Dependency(1, [])
+    left, right = Dependency(2, [leaf, leaf]), Dependency(3, [Dependency(4, [leaf])])
+    assert levels_of([Pair(left, right, score_distribution(3.0))]) == (3, 4)
