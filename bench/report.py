@@ -47,8 +47,8 @@ GOALS = (
 """How many times as fast as the best of these we want to be at minibatches of 64 and 256."""
 
 SICK_REFERENCE = (
-    "Reference points for one cell a node: 804 steps if nodes with different numbers of children are different types, 185 "
-    "if they are not. A node is more than one step here: what it does for each child, the sums, and the rest."
+    "Reference points for one cell a node: 804 steps if nodes with different numbers of children are different types, "
+    "185 if they are not. A node is more than one step here: what it does for each child, the sums, and the rest."
 )
 
 OURS = "jitbatch"
@@ -140,8 +140,8 @@ def tradeoff_part(content: Content, images: Path) -> str:
         if "trees" in row:
             trees = row["trees"]
             parts.append(
-                f"The trees have {trees['nodes']:,} nodes. The deepest ones of all minibatches have {trees['levels']:,} "
-                f"levels together, {trees['levels by arity']:,} if nodes with different numbers of children are kept apart."
+                f"The trees have {trees['nodes']:,} nodes. The deepest of each minibatch have {trees['levels']:,} "
+                f"levels together; {trees['levels by arity']:,} if nodes with different numbers of children are kept apart."
             )
             if (key["workload"], key["batch"], row["samples"]) == ("SICK", 256, 4500):
                 parts.append(SICK_REFERENCE)
@@ -370,8 +370,8 @@ def newest(folder: Path, benchmark: str, quick: bool) -> Content | None:
 def page(folder: Path, docs: Path, quick: bool) -> str:
     parts = [
         "# Benchmarks",
-        "Made by `python bench/report.py` from what `python bench/run.py --data DIR --full` measured, or `make bench` on "
-        "data made on the fly; DIR holds `sick` and `sst`. How is told in the modules of `bench/`.",
+        "Made by `python bench/report.py` from what `python bench/run.py --data DIR --full` measured, or `make bench` "
+        "on data made on the fly; DIR holds `sick` and `sst`. How is told in the modules of `bench/`.",
     ]
     for benchmark, part in PARTS.items():
         content = newest(folder, benchmark, quick)
