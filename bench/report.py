@@ -141,7 +141,7 @@ def tradeoff_part(content: Content, images: Path) -> str:
             trees = row["trees"]
             parts.append(
                 f"The trees have {trees['nodes']:,} nodes. The deepest of each minibatch have {trees['levels']:,} "
-                f"levels together; {trees['levels by arity']:,} if nodes with different numbers of children are kept apart."
+                f"levels together; with nodes of different numbers of children apart, {trees['levels by arity']:,}."
             )
             if (key["workload"], key["batch"], row["samples"]) == ("SICK", 256, 4500):
                 parts.append(SICK_REFERENCE)

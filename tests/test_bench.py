@@ -1,5 +1,6 @@
 """The benchmarks' own parts: result files, comparing them, reporting them. Nothing here is timed."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 import regress
 import report
 import results
+from peers import run as peers
 from results import Job, Results, Skipped
 from timing import summarise
 from trees import levels_of
@@ -182,3 +184,53 @@ def test_levels_of_trees() -> None:
     leaf = Dependency(1, [])
     left, right = Dependency(2, [leaf, leaf]), Dependency(3, [Dependency(4, [leaf])])
     assert levels_of([Pair(left, right, score_distribution(3.0))]) == (3, 4)
+
+
+# --- Peers
+
+
+def test_a_peer_that_computes_something_else_is_not_timed() -> None:
+    peers.check("same", [1.00001, 0.9], [1.0, 0.9])
+    with pytest.raises(peers.Failed, match="other has the losses"):
+        peers.check("other", [1.001], [1.0])
+    with pytest.raises(peers.Failed, match="gradients has the losses"):
+        peers.check("gradients", [1.0, 0.99994], [1.0, 0.9999])
+
+
+def test_a_process_answers_requests_and_says_what_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "half.py"
+    script.write_text(PEER, encoding="utf-8")
+    monkeypatch.setitem(peers.PEERS, "half", peers.Peer((str(script),)))
+    (tmp_path / "samples.json").write_text("[1, 2, 3, 4]", encoding="utf-8")
+    task = {"workload": "SICK", "hidden": 1, "training": False, "batch": 2, "minibatches": 2, "number": 4, "data": None}
+    task |= {"weights": "", "samples": str(tmp_path / "samples.json")}
+    with peers.Pool() as pool:
+        assert pool.ask("half", task=task)["losses"] == [0.75]
+        assert pool.ask("half", round=True)["seconds"] >= 0
+        with pytest.raises(Skipped, match="no SST"):
+            pool.ask("half", task=task | {"workload": "SST"})
+        with pytest.raises(peers.Failed, match="KeyError"):
+            pool.ask("half", task=task | {"workload": "other"})
+
+
+PEER = """
+from worker import Runner, Unsupported, serve
+
+def make(task):
+    print("what a library prints")
+    if task.workload == "SST":
+        raise Unsupported("no SST")
+    half = {"SICK": lambda batches, training: [sum(batch) / 2 / len(batch) for batch in batches]}
+    return Runner(task.read_samples(), half[task.workload])
+
+serve(make)
+"""
+
+
+def test_a_package_that_cannot_be_installed_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: None)
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found")
+    monkeypatch.setattr(peers.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(Skipped, match="dyNET38 numpy<2 cannot be installed: ERROR: No matching distribution"):
+        peers.python_of("dynet")
