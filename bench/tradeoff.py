@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")
     options = parser.parse_args(arguments)
     grid = grid_of(options)
-    results = results_of(options, "tradeoff", grid._asdict())
+    results = results_of(options, "tradeoff", {"rounds": grid.rounds, "ways": grid.ways})
     run(results, jobs_of(grid, options.data, options.full))
 
 

@@ -1,6 +1,6 @@
 """The same models on the same samples in other frameworks: samples a second.
 
-    python bench/peers/run.py [--data DIR] [--full | --quick] [--peers NAME ...] [--workloads NAME ...]
+    python bench/run.py --only peers [--data DIR] [--full | --quick] [--peers NAME ...] [--workloads NAME ...]
 
 Each peer is a process of its own, with a virtual environment of its own where it needs one, made on the first run. All
 have the same weights and samples; before anything is timed, the losses of the first minibatch before and after a step
@@ -26,10 +26,13 @@ from results import Job, Row, Skipped, run
 from timing import summarise
 from workloads import WORKLOADS, as_json, make_workload, weights
 
+from peers.worker import THREADS
+
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / ".environments"
 TOLERANCE = 1e-4
 TORCH = "torch==2.13.0+cpu"
+"""PyTorch for processors alone; where it is not to be had, the general package, which is much larger, is taken."""
 
 
 class Peer(NamedTuple):
@@ -47,7 +50,7 @@ class Peer(NamedTuple):
     environment: str | None = None
     most: int | None = None
     workloads: tuple[str, ...] = WORKLOADS
-    threads: int = 2
+    threads: int = THREADS
 
 
 PEERS = {
@@ -85,13 +88,19 @@ def python_of(environment: str | None) -> Path:
         print(f"making the environment {environment}", flush=True)
         venv.create(folder, with_pip=True)
         for packages in PACKAGES[environment]:
-            command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
-            installed = subprocess.run(command, capture_output=True, text=True, check=False)
-            if installed.returncode:
-                reasons = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")]
-                raise Skipped(f"{' '.join(packages)} cannot be installed: {(reasons or ['pip failed'])[-1]}")
+            general = tuple("torch" if package == TORCH else package for package in packages)
+            if (reason := install(python, packages)) and (general == packages or (reason := install(python, general))):
+                raise Skipped(f"{' '.join(packages)} cannot be installed: {reason}")
         done.touch()
     return python
+
+
+def install(python: Path, packages: Sequence[str]) -> str:
+    """Install packages; if that fails, the reason is returned."""
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return (reasons or ["pip failed"])[-1] if done.returncode else ""
 
 
 class Failed(Exception):
@@ -111,6 +120,9 @@ class Process:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env={**os.environ, "PYTHONPATH": path, **threads},
         )  # fmt: skip
+        if hasattr(os, "sched_setaffinity"):
+            # XLA takes as many threads as it may use cores.
+            os.sched_setaffinity(self._process.pid, sorted(os.sched_getaffinity(0))[:THREADS])
 
     def ask(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -268,10 +280,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")
     options = parser.parse_args(arguments)
     grid = grid_of(options)
-    results = results_of(options, "peers", grid._asdict())
+    results = results_of(options, "peers", {"rounds": grid.rounds, "peers": grid.peers})
     with Pool() as pool, tempfile.TemporaryDirectory() as folder:
         run(results, jobs_of(grid, options.data, pool, Path(folder)))
-
-
-if __name__ == "__main__":
-    main()
