@@ -98,24 +98,22 @@ def measure(name: str, data: Path | None, number: int, hidden: int, size: int, w
     batches = list(minibatches(workload.samples, size))
     if rest := workload.samples[len(batches) * size :]:
         batches.append(rest)
+    functions = {way: decorated(workload, way) for way in ways}
     values: dict[str, dict[str, Any]] = {}
-    contestants: dict[str, Callable[[], Any]] = {}
-    expected: np.ndarray | None = None
-    for way in ways:
-        function = decorated(workload, way)
+    for way, function in functions.items():
         clear_caches()
         start = time.perf_counter()
         plans = plans_of(function, workload.params, batches)
         values[str(way)] = counts(plans) | {"cold": time.perf_counter() - start}
-        plans = [function.plan(workload.params, batch, like=plans[-1]) for batch in batches]
-        runs = {
-            "warm": lambda function=function, like=plans[-1]: [
-                function.plan(workload.params, batch, like=like) for batch in batches
-            ],
-            "inference": partial(each, compiled(function, way, training=False), workload.params, plans),
-        }
+    contestants: dict[str, Callable[[], Any]] = {}
+    expected: np.ndarray | None = None
+    for way, function in functions.items():
+        largest = plans_of(function, workload.params, batches)[-1]
+        warm = partial(plans_like, function, workload.params, batches, largest)
+        plans = warm()
+        runs = {"warm": warm, "inference": partial(each, compiled(function, way, False), workload.params, plans)}
         if way.executor in ("fused", "auto"):
-            runs["training"] = partial(each, compiled(function, way, training=True), workload.params, plans)
+            runs["training"] = partial(each, compiled(function, way, True), workload.params, plans)
         losses = np.array(runs["inference"]())
         if expected is None:
             expected = losses
@@ -162,6 +160,11 @@ def plans_of(function: Any, params: Any, batches: Sequence[Any]) -> list[Plan]:
         plan = function.plan(params, batch, like=plan)
         plans.append(plan)
     return plans
+
+
+def plans_like(function: Any, params: Any, batches: Sequence[Any], like: Plan) -> list[Plan]:
+    """Plans of equal sizes, so that one program runs all of them."""
+    return [function.plan(params, batch, like=like) for batch in batches]
 
 
 def compiled(function: Any, way: Way, training: bool) -> Callable[[Any, Plan], Any]:

@@ -144,9 +144,7 @@ class Process:
         return reply
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()
         self._errors.close()
 
 
