@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import results
-from simulation import ACCELERATORS, simulate
+from simulation import ACCELERATORS, KERNELS, simulate
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -173,7 +173,7 @@ def _color(way: str) -> str:
 def simulation_part(content: Content, images: Path) -> str:
     parts = [
         "### A simulation of accelerators",
-        "**This is a simulation; nothing here was measured on an accelerator.** A step launches four kernels and "
+        "**This is a simulation; nothing here was measured on an accelerator.** A step launches a few kernels and "
         "reads the weights of its type; operations and bytes of a minibatch are divided by rates that are never "
         "reached in full. Analysis is the warm time that was measured above. Milliseconds, inference; *overlapped* "
         "has plans made ahead.",
@@ -185,9 +185,10 @@ def simulation_part(content: Content, images: Path) -> str:
             continue
         for accelerator in ACCELERATORS:
             for way, values in row["ways"].items():
-                if way.endswith("loop"):
+                granularity = way.split(",")[0]
+                if granularity not in KERNELS or "loop" in values["plan"]:
                     continue
-                one = simulate(accelerator, values, row["work"])
+                one = simulate(accelerator, KERNELS[granularity], values, row["work"])
                 times = [one.analysis, one.launching, one.computing, one.moving, one.total, one.overlapped]
                 lines.append([row["key"]["workload"], accelerator.name, way, *(digits(1e3 * t) for t in times)])
     head = ["workload", "simulated accelerator", "way", "analysis", "launches", "operations", "memory", "in turn"]

@@ -17,14 +17,17 @@ class Accelerator(NamedTuple):
     launch: float
     rate: float
     bandwidth: float
-    kernels: int = 4
-    """Launched for each step: gather operands, products, the rest of the cell, write results."""
 
 
 ACCELERATORS = (
     Accelerator("slow launches, 5 TFLOP/s, 0.5 TB/s", 10e-6, 5e12, 0.5e12),
     Accelerator("fast launches, 50 TFLOP/s, 2 TB/s", 3e-6, 50e12, 2e12),
 )
+
+
+KERNELS = {"op": 2, "subgraph": 4, "auto": 4}
+"""How many a step launches: one gathers operands, one runs an operation; a cell has products, other operations, and
+several results to be written. A step of whole graphs launches one for each operation of its graph, and is left out."""
 
 
 class Simulated(NamedTuple):
@@ -49,18 +52,18 @@ class Simulated(NamedTuple):
         return max(self.analysis, self.execution)
 
 
-def simulate(accelerator: Accelerator, way: Mapping[str, Any], work: Mapping[str, float]) -> Simulated:
+def simulate(accelerator: Accelerator, kernels: int, way: Mapping[str, Any], work: Mapping[str, float]) -> Simulated:
     """What a way of batching (a row's counts and its warm analysis) takes for some work, on an accelerator.
 
     >>> way = {"steps": 10, "nodes": 200, "distinct": 100, "types": 2, "warm": {"median": 1e-3}}
-    >>> simulate(Accelerator("", 1e-5, 1e12, 1e12), way, {"flops": 4e9, "weights": 1e6, "values": 2e6})
-    Simulated(analysis=0.001, launching=0.0004, computing=0.002, moving=8e-06)
+    >>> simulate(Accelerator("", 1e-5, 1e12, 1e12), 4, way, {"flops": 4e9, "weights": 1e6, "values": 2e6})
+    Simulated(analysis=0.001, launching=0.0004, computing=0.002, moving=1.1e-05)
     """
     part = way["distinct"] / max(way["nodes"], 1)
     moved = way["steps"] * work["weights"] / max(way["types"], 1) + 3 * work["values"]  # written once, read twice
     return Simulated(
         way["warm"]["median"],
-        way["steps"] * accelerator.kernels * accelerator.launch,
+        way["steps"] * kernels * accelerator.launch,
         part * work["flops"] / accelerator.rate,
         moved / accelerator.bandwidth,
     )

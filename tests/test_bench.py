@@ -1,5 +1,6 @@
 """The benchmarks' own parts: result files, comparing them, reporting them. Nothing here is timed."""
 
+import doctest
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 import regress
 import report
 import results
+import simulation
+import timing as timing_module
 from peers import run as peers
 from results import Job, Results, Skipped
 from timing import summarise
@@ -120,7 +123,16 @@ def test_results_of_different_benchmarks_are_not_compared() -> None:
 
 
 def way(warm: float, inference: float) -> dict[str, Any]:
-    counts = {"nodes": 20, "distinct": 10, "steps": 5, "bound": 4, "types": 2, "width": 2.0, "cold": 0.5}
+    counts = {
+        "nodes": 20,
+        "distinct": 10,
+        "steps": 5,
+        "bound": 4,
+        "types": 2,
+        "width": 2.0,
+        "cold": 0.5,
+        "plan": "Plan(fused)",
+    }
     return counts | {"warm": timing(warm), "inference": timing(inference)}
 
 
@@ -234,3 +246,8 @@ def test_a_package_that_cannot_be_installed_is_skipped(tmp_path: Path, monkeypat
     monkeypatch.setattr(peers.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(Skipped, match="dyNET38 numpy<2 cannot be installed: ERROR: No matching distribution"):
         peers.python_of("dynet")
+
+
+def test_the_modules_examples_hold() -> None:
+    for module in (report, simulation, timing_module):
+        assert doctest.testmod(module).failed == 0

@@ -99,7 +99,7 @@ class Sst(Model):
         states = output(*(self.embed(tokens[leaves]) @ self["leaf"]).chunk(3, dim=-1))
         for name, values in zip("hc", states, strict=True):
             graph.ndata[name] = torch.zeros(len(tokens), values.shape[1]).index_copy(0, leaves, values)
-        dgl.prop_nodes(graph, dgl.topological_nodes_generator(graph)[1:], self.message, self.reduce)
+        dgl.prop_nodes(graph, dgl.topological_nodes_generator(graph)[1:], self.message, self.reduce, None)
         return F.cross_entropy(graph.ndata["h"] @ self["out"], graph.ndata["label"], reduction="sum")
 
 
