@@ -45,6 +45,8 @@ class Way(NamedTuple):
 
 
 AUTO = Way("auto", "auto", "auto")
+SETTLING = 32
+"""How often all minibatches are planned before `auto` is timed: it changes its mind when that has paid."""
 POLICIES = ("depth", "agenda", "layers")
 WAYS = (
     AUTO,
@@ -103,14 +105,18 @@ def measure(name: str, data: Path | None, number: int, hidden: int, size: int, w
     for way, function in functions.items():
         clear_caches()
         start = time.perf_counter()
-        plans = plans_of(function, workload.params, batches)
-        values[str(way)] = counts(plans) | {"cold": time.perf_counter() - start}
+        plans_of(function, workload.params, batches)
+        values[str(way)] = {"cold": time.perf_counter() - start}
     contestants: dict[str, Callable[[], Any]] = {}
     expected: np.ndarray | None = None
     for way, function in functions.items():
-        largest = plans_of(function, workload.params, batches)[-1]
+        largest = None if way == AUTO else plans_of(function, workload.params, batches)[-1]
         warm = partial(plans_like, function, workload.params, batches, largest)
+        if way == AUTO:
+            for _ in range(SETTLING):
+                warm()
         plans = warm()
+        values[str(way)] |= counts(plans)
         runs = {"warm": warm, "inference": partial(each, compiled(function, way, False), workload.params, plans)}
         if way.executor in ("fused", "auto"):
             runs["training"] = partial(each, compiled(function, way, True), workload.params, plans)
@@ -162,8 +168,8 @@ def plans_of(function: Any, params: Any, batches: Sequence[Any]) -> list[Plan]:
     return plans
 
 
-def plans_like(function: Any, params: Any, batches: Sequence[Any], like: Plan) -> list[Plan]:
-    """Plans of equal sizes, so that one program runs all of them."""
+def plans_like(function: Any, params: Any, batches: Sequence[Any], like: Plan | None) -> list[Plan]:
+    """Plans of equal sizes, so that one program runs all of them; without `like`, what each batch would get alone."""
     return [function.plan(params, batch, like=like) for batch in batches]
 
 
