@@ -15,7 +15,7 @@ help:
 	@echo "make fuzz   N random programs against the plain loop; SEED=1 for others; goes on where it was stopped"
 	@echo "make soak   an hour of random programs, and whether memory grows"
 	@echo "make lint   ruff and pyright"
-	@echo "make bench  the benchmarks, about eight minutes"
+	@echo "make bench  the benchmarks, some minutes; BENCH='--data DIR --full' for all of them, hours"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
 
 .venv/.train: pyproject.toml
@@ -58,7 +58,7 @@ lint: .venv/.dev
 	$(BIN)/pyright
 
 bench: .venv/.bench
-	$(BIN)/python bench/run.py
+	$(BIN)/python bench/run.py $(BENCH)
 
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -W -b html docs docs/_build/html

@@ -79,7 +79,7 @@ def main() -> None:
             arguments.rounds,
         )
         for what in ("batch", "step"):
-            mine, other = seconds[f"auto, {what}"], seconds[f"loop, {what}"]
+            mine, other = (seconds[f"{one}, {what}"].median for one in ("auto", "loop"))
             print(f"  {what:5s} auto {1e3 * mine:.3f} ms, loop {1e3 * other:.3f} ms: ratio {mine / other:.2f}")
 
 

@@ -159,7 +159,7 @@ def agree(expected: Any, *others: Any, tolerance: float = 1e-4) -> None:
 
 def contest(row: Row, ours: str, contestants: dict[str, Callable[[], Any]], rounds: int) -> Row:
     """The row with milliseconds of all contestants and, for the others, their time by ours."""
-    seconds = interleaved(contestants, rounds)
+    seconds = {name: timing.median for name, timing in interleaved(contestants, rounds).items()}
     ratios = {name: round(s / seconds[ours], 3) for name, s in seconds.items() if name != ours}
     return row | {"ms": {name: round(s * 1e3, 3) for name, s in seconds.items()}, "ratio": ratios}
 

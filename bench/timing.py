@@ -2,15 +2,34 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 
-def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median seconds of each contestant, run in turns after one warm-up."""
+class Timing(NamedTuple):
+    """Seconds of some rounds: the median, and between which values half of them lie."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def summarise(seconds: Sequence[float]) -> Timing:
+    """The median and the quartiles.
+
+    >>> summarise([5.0, 1.0, 2.0, 3.0, 4.0])
+    Timing(median=3.0, low=2.0, high=4.0, rounds=5)
+    """
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [seconds[0]] * 3
+    return Timing(median, low, high, len(seconds))
+
+
+def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
+    """The seconds of each contestant, run in turns after one warm-up."""
     for run in contestants.values():
         jax.block_until_ready(run())
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -19,7 +38,7 @@ def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[
             start = time.perf_counter()
             jax.block_until_ready(run())
             times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(measured) for name, measured in times.items()}
+    return {name: summarise(measured) for name, measured in times.items()}
 
 
 @contextmanager

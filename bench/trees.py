@@ -52,6 +52,22 @@ def total_nodes(samples: Iterable[Sentence | Pair]) -> int:
     return sum(nodes_of(root) for sample in samples for root in roots_of(sample))
 
 
+def levels_of(samples: Iterable[Sentence | Pair]) -> tuple[int, int]:
+    """How many different heights nodes have, and how many different heights and numbers of children."""
+    kinds: set[tuple[int, int]] = set()
+
+    def height(node: Any) -> int:
+        children = children_of(node)
+        here = 1 + max(map(height, children), default=-1)
+        kinds.add((here, len(children)))
+        return here
+
+    for sample in samples:
+        for root in roots_of(sample):
+            height(root)
+    return len({one for one, _ in kinds}), len(kinds)
+
+
 def distinct_subtrees(samples: Iterable[Sentence | Pair]) -> list[tuple[int, ...]]:
     """Each different subtree once: its word, or -1, and the positions of its children in this list."""
     numbers: dict[tuple[int, ...], int] = {}

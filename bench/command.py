@@ -1,0 +1,26 @@
+"""The options that all benchmarks have."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from results import FOLDER, Results
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="the folder of `sick` and `sst`; without it, trees are random")
+    parser.add_argument("--full", action="store_true", help="everything: hours")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--rounds", type=int, help="how often each contestant has its turn")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="the folder of result files")
+    return parser
+
+
+def results_of(options: argparse.Namespace, benchmark: str, settings: dict[str, Any]) -> Results:
+    """The file of a benchmark with these options; a full, a normal and a quick run have one each."""
+    suffix = "-quick" if options.quick else "-full" if options.full else ""
+    described = {"data": "random trees" if options.data is None else "SICK and SST", **settings}
+    # As it will be when it is read again: lists instead of tuples, names instead of numbers.
+    return Results(options.results / f"{benchmark}{suffix}.json", benchmark, json.loads(json.dumps(described)))

@@ -1,0 +1,284 @@
+"""PyTorch, batched by hand.
+
+Trees are run level by level from the leaves: nodes at equal depth from the root are one batch, so that a level reads
+nothing but the one below it. Words are projected before the levels, once for each distinct word. What a
+data loader would keep of a tree (its nodes by depth, as arrays) is prepared before; putting the trees of a minibatch
+together is counted. Sequences are packed for `torch.lstm`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+from torch_models import Model, divergence, lstm, output
+from worker import Runner, Task, Unsupported, serve
+
+
+def joined(arrays):
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+# --- Pairs of dependency trees
+
+
+class Flat(NamedTuple):
+    """A tree's nodes, level by level from the root."""
+
+    tokens: np.ndarray
+    parents: np.ndarray  # the position of each node's parent in its level
+    sizes: list[int]  # of the levels
+
+
+def flatten(tree):
+    level, tokens, parents, sizes = [(tree, 0)], [], [], []
+    while level:
+        tokens += [node[0] for node, _ in level]
+        parents += [parent for _, parent in level]
+        sizes.append(len(level))
+        level = [(child, row) for row, (node, _) in enumerate(level) for child in node[1]]
+    return Flat(np.array(tokens), np.array(parents), sizes)
+
+
+class FlatPair(NamedTuple):
+    left: Flat
+    right: Flat
+    target: list[float]
+
+
+class Sick(Model):
+    def prepare(self, sample):
+        left, right, target = sample
+        return FlatPair(flatten(left), flatten(right), target)
+
+    def levels(self, trees):
+        """For each level from the root: its tokens, and for each node the row of its parent in the level above."""
+        starts = [np.cumsum([0, *tree.sizes]).tolist() for tree in trees]
+        above = np.zeros(len(trees), np.int64)  # where each tree's nodes begin in the level above
+        for depth in range(max(len(tree.sizes) for tree in trees)):
+            here = [number for number, tree in enumerate(trees) if depth < len(tree.sizes)]
+            spans = [slice(starts[number][depth], starts[number][depth + 1]) for number in here]
+            tokens = joined([trees[number].tokens[span] for number, span in zip(here, spans, strict=True)])
+            parents = joined([trees[n].parents[span] + above[n] for n, span in zip(here, spans, strict=True)])
+            yield tokens, torch.from_numpy(parents)
+            above = np.zeros(len(trees), np.int64)
+            above[here] = np.cumsum([0, *(span.stop - span.start for span in spans)])[:-1]
+
+    def loss(self, batch):
+        trees = [pair.left for pair in batch] + [pair.right for pair in batch]
+        levels = list(self.levels(trees))
+        words, rows = np.unique(np.concatenate([tokens for tokens, _ in levels]), return_inverse=True)
+        rows = torch.from_numpy(rows).split([len(tokens) for tokens, _ in levels])
+        x = self.embed(torch.from_numpy(words))
+        inputs = torch.addmm(self["b_iou"], x, self["w_iou"])
+        forgets = torch.addmm(self["b_f"], x, self["w_f"])
+        h, c = output(*inputs[rows[-1]].chunk(3, dim=-1))
+        for depth in range(len(levels) - 2, -1, -1):
+            parents, mine = levels[depth + 1][1], rows[depth]
+            kept = torch.sigmoid(torch.addmm(forgets[mine[parents]], h, self["u_f"])) * c
+            sums = torch.zeros(len(mine), 2 * h.shape[1]).index_add(0, parents, torch.cat([h, kept], dim=-1))
+            h_sum, kept = sums.chunk(2, dim=-1)
+            h, c = output(*torch.addmm(inputs[mine], h_sum, self["u_iou"]).chunk(3, dim=-1), kept)
+        return divergence(self, h[: len(batch)], h[len(batch) :], torch.tensor([pair.target for pair in batch]))
+
+
+# --- Binary trees with a class for each node
+
+
+class Binary(NamedTuple):
+    """A tree's nodes, level by level from the root; a level's branches come before its leaves.
+
+    Attributes:
+        children: int [branches, 2], positions in the next level: of branches, or complements of positions of leaves.
+        labels: of branches.
+        tokens, leaf_labels: of leaves.
+        branches, leaves: how many there are in each level.
+    """
+
+    children: np.ndarray
+    labels: np.ndarray
+    tokens: np.ndarray
+    leaf_labels: np.ndarray
+    branches: list[int]
+    leaves: list[int]
+
+
+class Sst(Model):
+    def prepare(self, sample):
+        tree, labels = sample
+        branches, leaves, labels = [], [], iter(labels)
+
+        def add(node, depth):
+            if depth == len(branches):
+                branches.append([])
+                leaves.append([])
+            if not isinstance(node, list):
+                leaves[depth].append((node, next(labels)))
+                return ~(len(leaves[depth]) - 1)
+            below = [add(child, depth + 1) for child in node]
+            branches[depth].append((*below, next(labels)))
+            return len(branches[depth]) - 1
+
+        add(tree, 0)
+        inner = np.array([one for level in branches for one in level], np.int64).reshape(-1, 3)
+        outer = np.array([one for level in leaves for one in level], np.int64).reshape(-1, 2)
+        counts = [len(level) for level in branches], [len(level) for level in leaves]
+        return Binary(inner[:, :2], inner[:, 2], outer[:, 0], outer[:, 1], *counts)
+
+    def loss(self, batch):
+        hidden = len(self["left"])
+        depths = max(len(tree.branches) for tree in batch)
+        branches, leaves = np.zeros((2, len(batch), depths + 1), np.int64)
+        for number, tree in enumerate(batch):
+            branches[number, : len(tree.branches)] = tree.branches
+            leaves[number, : len(tree.leaves)] = tree.leaves
+        first_branch, first_leaf = (np.cumsum(one, axis=0) - one for one in (branches, leaves))  # in each level
+        own_branch, own_leaf = (np.cumsum(one, axis=1) - one for one in (branches, leaves))  # in each tree
+
+        words, rows = np.unique(np.concatenate([tree.tokens for tree in batch]), return_inverse=True)
+        of_tree = np.split(rows, np.cumsum([len(tree.tokens) for tree in batch])[:-1])
+        known = output(*(self.embed(torch.from_numpy(words)) @ self["leaf"]).chunk(3, dim=-1))
+        known = torch.cat(known, dim=-1)
+        weights = torch.cat([self["left"], self["right"]])
+
+        states, labels = [], []
+        below = known[:0]
+        for depth in range(depths - 2, -1, -1):
+            width = int(branches[:, depth + 1].sum())
+            children, words_here = [], []
+            for n in np.flatnonzero(branches[:, depth]):
+                start, number = own_branch[n, depth], branches[n, depth]
+                pairs = batch[n].children[start : start + number]
+                shifted = np.where(
+                    pairs >= 0, pairs + first_branch[n, depth + 1], width + first_leaf[n, depth + 1] + ~pairs
+                )
+                children.append(shifted)
+                labels.append(batch[n].labels[start : start + number])
+                leaf = own_leaf[n, depth + 1]
+                words_here.append(of_tree[n][leaf : leaf + leaves[n, depth + 1]])
+            below = torch.cat([below, known[torch.from_numpy(joined(words_here))]])
+            left, right = below[torch.from_numpy(np.concatenate(children).T)]
+            both = torch.cat([left[:, :hidden], right[:, :hidden]], dim=-1)
+            i, fl, fr, o, u = torch.addmm(self["bias"], both, weights).chunk(5, dim=-1)
+            h, c = output(i, o, u, torch.sigmoid(fl) * left[:, hidden:] + torch.sigmoid(fr) * right[:, hidden:])
+            states.append(h)
+            below = torch.cat([h, c], dim=-1)
+        h = torch.cat([*states, known[:, :hidden][torch.from_numpy(rows)]])
+        labels += [tree.leaf_labels for tree in batch]
+        return F.cross_entropy(h @ self["out"], torch.from_numpy(np.concatenate(labels)), reduction="sum")
+
+
+# --- Sentences of words of characters
+
+
+class Tagger(Model):
+    """`torch.lstm` reads packed sequences; weights are brought into its order of gates in each step."""
+
+    def prepare(self, sample):
+        words, tags = sample
+        numbers = [torch.tensor(characters) for _, characters in words]
+        return torch.tensor([word for word, _ in words]), numbers, torch.tensor(tags)
+
+    def both_ways(self, name, sequences):
+        """Packed sequences through a BiLSTM: outputs and last states."""
+        weights, first = [], []
+        for way in ("forward", "backward"):
+            kernel, bias = self[f"{name}.{way}.gates.kernel"], self[f"{name}.{way}.gates.bias"]
+            i, f, o, u = kernel.T.chunk(4)
+            b_i, b_f, b_o, b_u = bias.chunk(4)
+            inputs = kernel.shape[0] - kernel.shape[1] // 4
+            both = torch.cat([i, f, u, o])
+            weights += [both[:, :inputs], both[:, inputs:], torch.cat([b_i, b_f + 1, b_u, b_o]), torch.zeros_like(bias)]
+            first.append((self[f"{name}.{way}.first_h"], self[f"{name}.{way}.first_c"]))
+        packed = pack_sequence(sequences, enforce_sorted=False)
+        number = len(sequences)
+        h, c = (torch.stack(part)[:, None].expand(-1, number, -1).contiguous() for part in zip(*first, strict=True))
+        data, last, _ = torch.lstm(packed.data, packed.batch_sizes, (h, c), weights, True, 1, 0.0, False, True)
+        return packed._replace(data=data), last[:, packed.unsorted_indices]
+
+    def loss(self, batch):
+        words, tags = (torch.cat([one[part] for one in batch]) for part in (0, 2))
+        spelled = [word for one in batch for word in one[1]]
+        letters = self.embed(torch.cat(spelled), "embed_character.embedding").split([len(word) for word in spelled])
+        _, (forward, backward) = self.both_ways("spelling", letters)
+        xs = torch.cat([self.embed(words, "embed.embedding"), forward, backward], dim=-1)
+        lengths = [len(one[0]) for one in batch]
+        states, _ = self.both_ways("context", xs.split(lengths))
+        padded, _ = pad_packed_sequence(states, batch_first=True)
+        h = torch.cat([one[:length] for one, length in zip(padded, lengths, strict=True)])
+        return F.cross_entropy(h @ self["out.kernel"] + self["out.bias"], tags, reduction="sum")
+
+
+# --- Expressions
+
+
+class ListOps(Model):
+    """An operator's k-th argument is read when its own operators have read all of theirs: steps of the whole minibatch
+    are the reads of equal height."""
+
+    def prepare(self, sample):
+        """The operators, and all reads: height, operator's number, argument (a token, or the complement of the number
+        of a nested operator)."""
+        expression, value = sample
+        operators, reads = [], []
+
+        def add(one):
+            number = len(operators)
+            operators.append(one[0])
+            height = 0
+            for argument in one[1:]:
+                if isinstance(argument, list):
+                    nested, other = add(argument)
+                    height, argument = max(height, other), ~nested
+                reads.append((height, number, argument))
+                height += 1
+            return number, height
+
+        add(expression)
+        return np.array(operators), np.array(reads), value
+
+    def loss(self, batch):
+        counts = [len(operators) for operators, _, _ in batch]
+        first = np.cumsum([0, *counts])[:-1]
+        reads = np.concatenate([reads for _, reads, _ in batch])
+        shift = np.repeat(first, [len(reads) for _, reads, _ in batch])
+        height, number, argument = reads.T
+        number = number + shift
+        argument = np.where(argument < 0, argument - shift, argument)
+        embedding = self["embed.embedding"]
+        h = list(embedding[torch.from_numpy(np.concatenate([operators for operators, _, _ in batch]))].unbind())
+        c = [torch.zeros_like(h[0])] * len(h)
+        order = np.argsort(height, kind="stable")
+        for some in np.split(order, np.cumsum(np.bincount(height))[:-1]):
+            nested = argument[some] < 0
+            some = np.concatenate([some[nested], some[~nested]])
+            count = int(nested.sum())
+            symbols = embedding[torch.from_numpy(argument[some[count:]])]
+            if count:
+                scores = self.scores(torch.stack([h[~one] for one in argument[some[:count]]]))
+                symbols = torch.cat([scores.softmax(-1) @ embedding[:10], symbols])
+            own = number[some].tolist()
+            both = torch.cat([torch.stack([h[one] for one in own]), symbols], dim=-1)
+            gates = torch.addmm(self["gates.bias"], both, self["gates.kernel"])
+            new_h, new_c = lstm(gates, torch.stack([c[one] for one in own]))
+            for one, its_h, its_c in zip(own, new_h.unbind(), new_c.unbind(), strict=True):
+                h[one], c[one] = its_h, its_c
+        scores = self.scores(torch.stack([h[one] for one in first]))
+        return F.cross_entropy(scores, torch.tensor([value for _, _, value in batch]), reduction="sum")
+
+    def scores(self, h):
+        return h @ self["out.kernel"] + self["out.bias"]
+
+
+MODELS = {"SICK": Sick, "SST": Sst, "ListOps": ListOps, "tagger": Tagger}
+
+
+def make(task: Task) -> Runner:
+    if task.workload not in MODELS:
+        raise Unsupported(f"there is no {task.workload} batched by hand in PyTorch")
+    model = MODELS[task.workload](task.read_weights())
+    return Runner([model.prepare(sample) for sample in task.read_samples()], model.run)
+
+
+serve(make)

@@ -1,0 +1,152 @@
+"""Result files: what was measured, where and with what. A run that was interrupted goes on where it stopped.
+
+A file holds the rows of one benchmark and the machine they were measured on. A row has a key, which says what was
+measured, and values; those that were timed are a median and two quartiles in seconds (`timing.Timing`). Rows of other
+code or of another machine are not mixed with new ones: the old file is renamed.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).parent / "results"
+PACKAGES = ("jitbatch", "jax", "jaxlib", "flax", "numpy")
+
+Key = dict[str, Any]
+Row = dict[str, Any]
+
+
+class Skipped(Exception):
+    """Something cannot be measured here; the text says why."""
+
+
+class Job(NamedTuple):
+    """One row to be measured."""
+
+    key: Key
+    measure: Callable[[], Row]
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def commit() -> str:
+    """The last commit that changed what is measured, with a plus if files differ from it."""
+    root = Path(__file__).parent.parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    measured = ("jitbatch", "bench")
+    name = git("log", "-1", "--format=%h", "--", *measured) or "unknown"
+    return name + ("+" if git("status", "--porcelain", "--untracked-files=no", "--", *measured) else "")
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": versions(PACKAGES),
+        "commit": commit(),
+    }
+
+
+class Results:
+    """The rows of one benchmark in a file, which is written after each of them."""
+
+    def __init__(self, file: Path, benchmark: str, settings: dict[str, Any]):
+        self.file = file
+        header = {"benchmark": benchmark, "settings": settings, "machine": machine()}
+        known = read(file) if file.exists() else None
+        if known is not None and any(known[name] != value for name, value in header.items()):
+            older = file.with_suffix(f".{known['machine']['commit'].rstrip('+')}.json")
+            file.rename(older)
+            print(f"{file.name} is of other code, settings or machine: kept as {older.name}", flush=True)
+            known = None
+        self.content: dict[str, Any] = known or header | {"rows": []}
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.content["rows"]
+
+    def has(self, key: Key) -> bool:
+        return any(row["key"] == key for row in self.rows)
+
+    def add(self, key: Key, values: Row) -> None:
+        load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+        self.rows.append({"key": key, **values, "load": load, "at": time.strftime("%Y-%m-%dT%H:%M:%S")})
+        write(self.file, self.content)
+
+
+def read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def write(file: Path, content: dict[str, Any]) -> None:
+    """Write to another file first, so that an interruption leaves the old one whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(file)
+
+
+def run(results: Results, jobs: Sequence[Job]) -> None:
+    """Measure what is not in the file yet, and say how far it got."""
+    todo = [job for job in jobs if not results.has(job.key)]
+    if len(todo) < len(jobs):
+        print(f"{results.file.name}: {len(jobs) - len(todo)} of {len(jobs)} rows were measured before", flush=True)
+    start = time.perf_counter()
+    for number, job in enumerate(todo, 1):
+        try:
+            values = job.measure()
+        except Skipped as reason:
+            values = {"skipped": str(reason)}
+        results.add(job.key, values)
+        left = (time.perf_counter() - start) / number * (len(todo) - number)
+        name = ", ".join(f"{value}" if isinstance(value, str) else f"{name} {value}" for name, value in job.key.items())
+        print(f"[{number}/{len(todo)}, {_duration(left)} left] {name}: {_show(values)}", flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def is_timing(value: Any) -> bool:
+    return isinstance(value, dict) and {"median", "low", "high"} <= value.keys()
+
+
+def _show(values: Row) -> str:
+    def one(value: Any) -> str:
+        if is_timing(value):
+            return f"{value['median'] * 1e3:.4g} ms"
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        if isinstance(value, dict):
+            return "(" + ", ".join(f"{name} {one(part)}" for name, part in value.items()) + ")"
+        return str(value)
+
+    return ", ".join(f"{name} {one(value)}" for name, value in values.items())
