@@ -67,7 +67,8 @@ def test_values_and_gradients(granularity: str) -> None:
     runs: list[Any] = []
     fun = make_encoder(runs).__wrapped__
     batched = jitbatch(fun, granularity=granularity)
-    for samples in (TREES[:2], TREES, TREES[2:], [(one, two) for one in TREES for two in TREES[:2]]):
+    batched.plan(PARAMS, TREES)
+    for samples in (TREES[2:], [(TREES[0], TREES[1]), (TREES[3], TREES[0])]):
         plan = batched.plan(PARAMS, samples)
 
         def loss(params: Any, run: Any) -> Any:
