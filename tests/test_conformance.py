@@ -45,13 +45,16 @@ DIAGONAL = (("op", "depth", "dispatch"), ("subgraph", "agenda", "fused"), ("grap
 
 
 def cases() -> Iterator[Any]:
-    """The full grid of options on one workload; each granularity, policy and executor on all others. Of these, op and
-    graph run on every sixth workload, in turn, unless slow tests are asked for."""
+    """The full grid of options on one workload; each granularity, policy and executor on all others. Of the grid, only
+    `auto` policies and executors run, and op and graph on every sixth workload, in turn, unless slow tests are asked
+    for."""
     grid = [(granularity, policy, "dispatch") for granularity in GRANULARITIES for policy in POLICIES]
     grid += [("auto", policy, "fused") for policy in POLICIES]
     for number, workload in enumerate(WORKLOADS):
         for options in grid if workload.name == GRID[0] else DIAGONAL:
-            often = workload.name == GRID[0] or options[0] == "subgraph" or number % 6 == 3 * (options[0] == "op")
+            often = options[0] == "subgraph" or number % 6 == 3 * (options[0] == "op")
+            if workload.name == GRID[0]:
+                often = options[1] == "auto" or options[2] == "fused"
             marks = () if often else pytest.mark.slow
             yield pytest.param(workload, *options, id="-".join((workload.name, *options)), marks=marks)
 

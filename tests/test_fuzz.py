@@ -10,11 +10,16 @@ from fuzz.programs import make_program
 from fuzz.trials import choices_of, try_program
 
 SEED = 1
-PROGRAMS = 50
+PROGRAMS = 100
 PART = 10
+OFTEN = 30
+"""How many of the programs run without slow tests."""
 
 
-@pytest.mark.parametrize("start", range(0, PROGRAMS, PART))
+@pytest.mark.parametrize(
+    "start",
+    [pytest.param(n, marks=() if n < OFTEN else pytest.mark.slow) for n in range(0, PROGRAMS, PART)],
+)
 def test_random_programs_run_as_the_plain_loop_does(start: int) -> None:
     for number in range(start, start + PART):
         failure, _ = try_program(make_program(choices_of(SEED, number)))

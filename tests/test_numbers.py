@@ -31,7 +31,7 @@ def error(got: Any, exact: Any) -> float:
     return worst
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused"])
+@pytest.mark.parametrize("executor", [pytest.param("dispatch", marks=pytest.mark.slow), "fused"])
 @pytest.mark.parametrize("workload", EXACT, ids=lambda workload: workload.name)
 def test_errors_are_at_most_four_times_those_of_the_plain_loop(workload: Workload, executor: Any) -> None:
     params, samples = workload.draw()
