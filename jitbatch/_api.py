@@ -347,7 +347,7 @@ class Batched(Generic[P, R]):
         if isinstance(like, Plan):
             static: Any = like.static
             return static.granularity if isinstance(static, SavedStatic) else static.tables.granularity
-        return like.granularity if like is not None else "subgraph"
+        return like.granularity if isinstance(like, Capacity) else "subgraph"
 
     def _plan(
         self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,

@@ -104,9 +104,11 @@ class Chooser:
         costs = known_costs()
         load, seconds, offers = self._offers.get_or_make(batch, lambda: _offers(graphs, first, costs))
         single = Way("op", first.executor)
-        # Where subgraphs hardly meet others of their type, operations may. To know, they have to be recorded.
+        # Where subgraphs hardly meet others of their type, operations may. To know, they have to be recorded; and it is
+        # of no use to know before what they could save is worth the compilation that comes with them.
         is_open = single in others and single not in offers and load.samples > 1 and load.nodes < 2 * load.steps
-        if is_open and self._pays("recording", batch, seconds, load.structure_equations * costs.record):
+        price = load.structure_equations * costs.record + costs.program
+        if is_open and self._pays("recording", batch, seconds, price):
             offers[single] = _offer_of_operations(load_of(operations()), single, costs)
         cheapest_first = sorted(offers.values(), key=lambda offer: offer.seconds)
         for offer in cheapest_first:
