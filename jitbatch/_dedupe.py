@@ -170,7 +170,6 @@ class _Calls:
     def not_alone(self, edges: np.ndarray) -> np.ndarray:
         """Note that what some edges read is read elsewhere, too; the readers of which that is all that was missing."""
         newly = self.reader[edges[self.is_alone[edges]]]
-        self.is_alone[edges] = False
         np.subtract.at(self.alone, newly, 1)
         readers = self.reader[edges]
         return readers[self.alone[readers] == 0]
