@@ -372,7 +372,8 @@ def page(folder: Path, docs: Path, quick: bool) -> str:
     parts = [
         "# Benchmarks",
         "Made by `python bench/report.py` from what `python bench/run.py --data DIR --full` measured, or `make bench` "
-        "on data made on the fly; DIR holds `sick` and `sst`. How is told in the modules of `bench/`. What was measured by hand is in [the design](design.md#measurements).",
+        "on data made on the fly; DIR holds `sick` and `sst`. How is told in the modules of `bench/`. "
+        "What was measured by hand is in [the design](design.md#measurements).",
     ]
     for benchmark, part in PARTS.items():
         content = newest(folder, benchmark, quick)
