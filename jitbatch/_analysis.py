@@ -120,10 +120,7 @@ def analyse(
         shared_class = np.array(tables.shared_class, np.int64)[batch.shared_numbers]
         value_key[batch.shared_values] = class_start[shared_class] + value_row[batch.shared_values]
         may_merge = np.array([kind.cell.may_merge for kind in types.kinds], bool)
-        leader = merge_calls(
-            batch.type, batch.level, batch.operand_start, batch.operands, batch.by_value, batch.is_single,
-            batch.first_value, batch.made, may_merge, value_key,
-        )  # fmt: skip
+        leader = merge_calls(batch, may_merge, value_key)
         nodes = np.flatnonzero(leader == nodes)
     return Analysis(tables, types, pieces, batch, packed, shared_rows, value_row, leader, nodes)
 

@@ -28,7 +28,8 @@ class Cache:
 
     def __init__(self, maxsize: int):
         self.maxsize = maxsize
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        # With each entry its key: to find that one again, it need not be compared.
+        self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
         self._lock = threading.RLock()
         self._hits = self._misses = 0
         _registry.add(self)
@@ -36,18 +37,18 @@ class Cache:
     def get(self, key: Hashable) -> Any:
         """The entry for `key`, or None."""
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            found = self._entries.get(key)
+            if found is None:
                 self._misses += 1
-            else:
-                self._hits += 1
-                self._entries.move_to_end(key)
-            return entry
+                return None
+            self._hits += 1
+            self._entries.move_to_end(found[0])
+            return found[1]
 
     def put(self, key: Hashable, entry: Any) -> Any:
         """Store `entry` unless the key has one already, and return the entry that is stored."""
         with self._lock:
-            entry = self._entries.setdefault(key, entry)
+            key, entry = self._entries.setdefault(key, (key, entry))
             self._entries.move_to_end(key)
             while len(self._entries) > self.maxsize:
                 self._entries.popitem(last=False)
@@ -64,7 +65,7 @@ class Cache:
 
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
-            return iter(list(self._entries.values()))
+            return iter([entry for _, entry in self._entries.values()])
 
     def clear(self) -> None:
         with self._lock:

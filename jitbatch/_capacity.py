@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jitbatch import _compat
+from jitbatch._context import described_leaves
 from jitbatch._errors import PlanError
 from jitbatch._fused import LoopSizes, Sizes
 from jitbatch._graph import Edge, Graph, Kind, Tables, ValueClass
@@ -72,9 +73,11 @@ def _kind_name(kind: Kind, tables: Tables) -> Hashable:
 
 def exemplar(graph: Graph) -> Any:
     """A sample with the structure of a graph's, without its data."""
-    treedef, _, described = graph.structure
-    leaves = [one() if isinstance(one, type) else jax.ShapeDtypeStruct(*one[:2], weak_type=one[2]) for one in described]
-    return treedef.unflatten(leaves)
+    leaves = [
+        one() if isinstance(one, type) else jax.ShapeDtypeStruct(one[0], one[1], weak_type=one[2])
+        for one in described_leaves(graph.structure)
+    ]
+    return graph.structure[0].unflatten(leaves)
 
 
 # Capacities

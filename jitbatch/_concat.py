@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from jitbatch._graph import InputBlocks
+from jitbatch._shapes import Shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,13 +17,13 @@ class Piece:
     Values are numbered as in a `Graph`: the inputs, the shared values that are rows, and what the nodes make.
 
     Attributes:
-        nodes: int [5, nodes]; of each node its type, level, layer (see `_layers`), how many operands it has, and the
-            first value that it makes.
-        operands: int [3, operands]; the values that the nodes read, node after node; where among these each value
-            is read, in the order of the values; and 1 if this is the only call of its type that reads what a node makes
-            in this place.
+        nodes: int [8, nodes]; of each node its type, level, layer (see `_layers`), how many operands it has, the first
+            value that it makes, its shape, and the first and last of the inputs that go into it (see `_shapes`).
+        operands: int [2, operands]; the values that the nodes read, node after node; and a word for the place of each
+            (see `place_of`).
         shared: int; numbers of the shared values that are rows.
         outputs: int; the values that are the leaves of the sample's result.
+        positions: int [inputs]; the place of each input in the order of `_shapes`.
         inputs: the class of each input, the block of the sample's leaves that it is a row of, and which row.
         blocks: those blocks.
         needs: int [4, needs]; which layers need which (see `_layers`).
@@ -33,6 +34,7 @@ class Piece:
     operands: np.ndarray
     shared: np.ndarray
     outputs: np.ndarray
+    positions: np.ndarray
     inputs: np.ndarray
     blocks: InputBlocks
     needs: np.ndarray
@@ -46,11 +48,10 @@ class Batch:
     Attributes:
         type, level, layer: int [nodes].
         operand_start, operands: node i reads `operands[operand_start[i]:operand_start[i + 1]]`.
-        by_value: int [operands]; where in `operands` each value is read, in the order of the values.
-        is_single: bool [operands]; whether this is the only call of its type that reads what a node makes in this
-            place. Such a call is like no other, unless what it reads is.
+        place: int [operands]; a word for the place of each (see `place_of`).
         first_value: int [nodes]; the first value that each node makes.
         made: int [types]; how many values a node of each type makes.
+        shapes: those of the nodes.
         values: how many values there are.
         input_values, input_class: int [inputs].
         shared_values, shared_numbers: int [shared rows].
@@ -62,10 +63,10 @@ class Batch:
     layer: np.ndarray
     operand_start: np.ndarray
     operands: np.ndarray
-    by_value: np.ndarray
-    is_single: np.ndarray
+    place: np.ndarray
     first_value: np.ndarray
     made: np.ndarray
+    shapes: Shapes
     values: int
     input_values: np.ndarray
     input_class: np.ndarray
@@ -86,11 +87,15 @@ def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
     """One batch of pieces of the same types, whose nodes make so many values each."""
     nodes_of, values_of, operands_of, inputs_of, shared_of = np.array([piece.sizes for piece in pieces]).T
     first = np.cumsum(values_of) - values_of
-    kind, level, layer, counts, first_value = np.concatenate([piece.nodes for piece in pieces], axis=1)
+    nodes = np.concatenate([piece.nodes for piece in pieces], axis=1)
+    kind, level, layer, counts, first_value, shape, from_input, to_input = nodes
     first_value += np.repeat(first, nodes_of)
-    operands, by_value, is_single = np.concatenate([piece.operands for piece in pieces], axis=1)
+    first_input = np.cumsum(inputs_of) - inputs_of
+    nodes[6:] += np.repeat(first_input, nodes_of)
+    position = np.concatenate([piece.positions for piece in pieces])
+    position += np.repeat(first_input, inputs_of)
+    operands, place = np.concatenate([piece.operands for piece in pieces], axis=1)
     operands += np.repeat(first, operands_of)
-    by_value += np.repeat(np.cumsum(operands_of) - operands_of, operands_of)
     outputs = np.concatenate([piece.outputs for piece in pieces])
     outputs += np.repeat(first, [len(piece.outputs) for piece in pieces])
     return Batch(
@@ -99,10 +104,10 @@ def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
         layer=layer,
         operand_start=offsets(counts),
         operands=operands,
-        by_value=by_value,
-        is_single=is_single.astype(bool),
+        place=place,
         first_value=first_value,
         made=made,
+        shapes=Shapes(shape, from_input, to_input, position),
         values=int(values_of.sum()),
         input_values=ranges(first, inputs_of),
         input_class=np.concatenate([piece.inputs[0] for piece in pieces]),

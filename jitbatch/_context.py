@@ -1,8 +1,10 @@
 """Structures and their graphs: a sample of a structure that was seen before is not recorded again."""
 
+import functools
 import itertools
+import operator
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +37,10 @@ MAX_PROGRAMS = 1024
 
 verify = False
 """Check every graph, schedule and plan that is made; tests switch it on."""
+
+
+_NUMBER = {kind: kind for kind in NUMBERS}
+_is_none = functools.partial(operator.is_, None)
 
 
 def describe_leaf(leaf: Any) -> Hashable:
@@ -148,16 +154,21 @@ class Structure:
                 "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
                 "as arrays of nodes instead of nested containers"
             ) from error
-        kinds = tuple(map(type, self.leaves))
-        if NUMBERS.issuperset(kinds):
-            described: tuple[Hashable, ...] = kinds
-        else:
-            described = tuple(
-                [kind if kind in NUMBERS else describe_leaf(leaf) for kind, leaf in zip(kinds, self.leaves)]  # noqa: B905
-            )
-        if None in described:
-            raise _leaf_error(sample, index, names)
-        self.key = (treedef, statics, described)
+        # Numbers are many: they are told from arrays without a loop in Python.
+        numbers = tuple(map(_NUMBER.get, map(type, self.leaves)))
+        others: tuple[Hashable, ...] = ()
+        if None in numbers:
+            others = tuple([describe_leaf(leaf) for leaf in itertools.compress(self.leaves, map(_is_none, numbers))])
+            if None in others:
+                raise _leaf_error(sample, index, names)
+        self.key = (treedef, statics, numbers, others)
+
+
+def described_leaves(structure: Any) -> Iterator[Any]:
+    """What `describe_leaf` said of each leaf of samples with this key."""
+    _, _, numbers, others = structure
+    remaining = iter(others)
+    return (next(remaining) if number is None else number for number in numbers)
 
 
 def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> SampleError:

@@ -6,7 +6,8 @@ and never merges two rows that differ.
 
 import numpy as np
 
-from jitbatch._concat import offsets, ranges
+from jitbatch._concat import Batch, ranges
+from jitbatch._shapes import digests, mixed
 
 
 def equal_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -20,6 +21,8 @@ def equal_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if count < 2 or rows.size == 0:
         return np.zeros(min(count, 1), np.intp), np.zeros(count, np.intp)
     words = _as_words(rows)
+    if words.shape[1] == 1 and int(words.max()) < 8 * count:
+        return _equal_numbers(words[:, 0])
     digest = words[:, 0] if words.shape[1] == 1 else _hash_rows(words)
     order = np.argsort(digest, kind="stable")
     digest = digest[order]
@@ -39,9 +42,21 @@ def equal_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(leader), which
 
 
+def _equal_numbers(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same for small numbers, which need not be sorted."""
+    own = np.arange(len(numbers))
+    appears = np.empty(int(numbers.max()) + 1, np.intp)
+    appears[numbers[::-1]] = own[::-1]  # the last entry counts
+    leader = appears[numbers]
+    is_first = leader == own
+    return np.flatnonzero(is_first), (np.cumsum(is_first) - 1)[leader]
+
+
 def _as_words(rows: np.ndarray) -> np.ndarray:
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     raw = flat.view(np.uint8).reshape(len(rows), -1)
+    if raw.shape[1] in (1, 2, 4):
+        return raw.view(f"u{raw.shape[1]}")
     padding = -raw.shape[1] % 8
     if padding:
         raw = np.concatenate([raw, np.zeros((len(rows), padding), np.uint8)], axis=1)
@@ -57,127 +72,82 @@ def _hash_rows(words: np.ndarray) -> np.ndarray:
     return digest
 
 
-def merge_calls(
-    kind: np.ndarray, level: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, by_value: np.ndarray,
-    is_single: np.ndarray, first_value: np.ndarray, made: np.ndarray, may_merge: np.ndarray, value_key: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """Which nodes compute the same: equal kinds, equal operands.
+def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> np.ndarray:
+    """Which nodes compute the same: equal types, equal operands.
 
-    Two calls can be equal only if each thing that one of them reads is read by another call of its kind in the same
-    place. At first these are calls on inputs, and on values that a sample uses several times; then the readers of what
-    was merged join them. Where samples have nothing in common, such as random keys of their own, nothing is compared.
+    Shapes find all or nearly all of them at once (see `_shapes`). What they miss is found by comparing calls; whatever
+    reads what was merged may be equal then, so that this is repeated until nothing more is found.
 
     Args:
-        kind, level, operand_start, operands: of all nodes of a batch; `operands` are values.
-        by_value: int [operands]; where in `operands` each value is read, in the order of the values.
-        is_single: bool [operands]; see `Batch`.
-        first_value: int [nodes]; the first value each node makes.
-        made: int [kinds]; how many values a node of each kind makes.
-        may_merge: bool [kinds]; see `Cell.may_merge`.
+        batch: the nodes.
+        may_merge: bool [types]; see `Cell.may_merge`.
         value_key: int [values]; equal for inputs that are equal, different for what nodes make.
 
     Returns:
         int [nodes]; the first node that computes the same, often the node itself.
     """
-    calls = _Calls(kind, operand_start, operands, is_single, value_key.copy())
-    leader = np.arange(len(kind))
-    pending = (calls.alone == 0) & may_merge[kind]
-    first_read = offsets(np.bincount(operands, minlength=len(value_key)))
+    may_merge = may_merge[batch.type]
+    own = np.arange(len(batch.type))
+    leader = first_of_equals(digests(batch.shapes, value_key[batch.input_values]), may_merge)
+    key = _merged_keys(batch, value_key, leader)
+    merged = np.flatnonzero(leader != own)
+    if np.any(batch.level[merged] != batch.level[leader[merged]]) or not _are_equal(batch, key, merged, leader[merged]):
+        leader, key = own, value_key  # different shapes or inputs have the same digest
     while True:
-        waiting = np.flatnonzero(pending)
-        if len(waiting) < 2:
+        first = _first_equal(batch, key, may_merge & (leader == own))
+        if np.array_equal(first, own):
             return leader
-        # Levels ascend, so that all that a node reads is merged before it is looked at.
-        of_level = level[waiting]
-        nodes = waiting[of_level == of_level.min()]
-        pending[nodes] = False
-        leaders, has_equal = calls.first_equal(nodes)
-        nodes, leaders = nodes[has_equal], leaders[has_equal]
-        if not len(nodes):
-            continue
-        leader[nodes] = leaders
-        count, first = made[kind[nodes]], first_value[nodes]
-        calls.key[ranges(first, count)] = calls.key[ranges(first_value[leaders], count)]
-        begin = first_read[first]
-        readers = calls.not_alone(by_value[ranges(begin, first_read[first + count] - begin)])
-        pending[readers[may_merge[kind[readers]]]] = True
+        leader = first[leader]
+        key = _merged_keys(batch, key, leader)
 
 
-class _Calls:
-    """Calls and their operands by key.
-
-    Attributes:
-        key: int [values].
-        alone: int [nodes]; how many operands of each node no other call of its kind reads in that place.
-    """
-
-    def __init__(
-        self, kind: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, is_single: np.ndarray,
-        value_key: np.ndarray,
-    ):  # fmt: skip
-        self.kind, self.start, self.operands, self.key = kind, operand_start, operands, value_key
-        self.counts = np.diff(operand_start)
-        self.reader = np.repeat(np.arange(len(kind)), self.counts)
-        column = np.arange(len(operands)) - np.repeat(operand_start[:-1], self.counts)
-        self.place = _mixed((column << 20) + kind[self.reader])
-        # Which inputs are read twice in the same place is told by a table of counts. That two of them fall together
-        # in it does no harm: calls are compared before they are merged.
-        self.is_alone = is_single.copy()
-        given = np.flatnonzero(~is_single)
-        slot = _mixed(self.key[operands[given]] + self.place[given]) & ((4 << len(given).bit_length()) - 1)
-        self.is_alone[given] = (np.bincount(slot, minlength=1) < 2)[slot]
-        self.alone = np.bincount(self.reader[self.is_alone], minlength=len(kind))
-
-    def first_equal(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each of some nodes, the first of them that is the same call; and whether there is more than one."""
-        counts = self.counts[nodes]
-        edges = ranges(self.start[nodes], counts)
-        keys = self.key[self.operands[edges]]
-        ends = np.cumsum(counts)
-        total = np.zeros(len(keys) + 1, np.int64)
-        np.cumsum(_mixed(keys ^ self.place[edges]), out=total[1:])
-        digest = _mixed(total[ends] - total[ends - counts] + self.kind[nodes])
-        order = np.argsort(digest, kind="stable")
-        digest = digest[order]
-        is_same = np.zeros(len(nodes) + 1, bool)
-        is_same[1:-1] = digest[1:] == digest[:-1]
-        leaders = nodes.copy()
-        first = np.flatnonzero(~is_same[:-1])
-        leaders[order] = nodes[np.repeat(order[first], np.diff(first, append=len(nodes)))]
-        has_equal = np.zeros(len(nodes), bool)
-        has_equal[order] = is_same[:-1] | is_same[1:]
-        if not self._are_equal(nodes[has_equal], leaders[has_equal]):
-            return self._first_equal_by_rows(nodes)
-        return leaders, has_equal
-
-    def _are_equal(self, nodes: np.ndarray, others: np.ndarray) -> bool:
-        counts = self.counts[nodes]
-        if np.any(self.kind[nodes] != self.kind[others]) or np.any(counts != self.counts[others]):
-            return False
-        ours, theirs = (self.operands[ranges(self.start[some], counts)] for some in (nodes, others))
-        return np.array_equal(self.key[ours], self.key[theirs])
-
-    def _first_equal_by_rows(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same without digests, for when two calls have the same digest."""
-        leaders = nodes.copy()
-        for count in np.unique(self.counts[nodes]):
-            here = np.flatnonzero(self.counts[nodes] == count)
-            keys = self.key[self.operands[self.start[nodes[here]][:, None] + np.arange(count)]]
-            first, which = equal_rows(np.column_stack([self.kind[nodes[here]], keys]))
-            leaders[here] = nodes[here][first[which]]
-        return leaders, np.isin(leaders, leaders[leaders != nodes])
-
-    def not_alone(self, edges: np.ndarray) -> np.ndarray:
-        """Note that what some edges read is read elsewhere, too; the readers of which that is all that was missing."""
-        newly = self.reader[edges[self.is_alone[edges]]]
-        np.subtract.at(self.alone, newly, 1)
-        readers = self.reader[edges]
-        return readers[self.alone[readers] == 0]
+def _merged_keys(batch: Batch, key: np.ndarray, leader: np.ndarray) -> np.ndarray:
+    """The keys of all values, when what nodes make is what their leaders make."""
+    merged = np.flatnonzero(leader != np.arange(len(leader)))
+    made = batch.made[batch.type[merged]]
+    key = key.copy()
+    key[ranges(batch.first_value[merged], made)] = key[ranges(batch.first_value[leader[merged]], made)]
+    return key
 
 
-_ODD = -0x61C8864680B583EB  # as a 64-bit word, an odd number with bits all over
+def _first_equal(batch: Batch, key: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """int [nodes]; the first of some nodes that is the same call, for the others they themselves."""
+    total = np.zeros(len(batch.operands) + 1, np.int64)
+    np.cumsum(mixed(key[batch.operands] ^ batch.place), out=total[1:])
+    first = first_of_equals(mixed(np.diff(total[batch.operand_start]) + batch.type), among)
+    nodes = np.flatnonzero(first != np.arange(len(first)))
+    if _are_equal(batch, key, nodes, first[nodes]):
+        return first
+    # Different calls have the same digest: compare them as they are.
+    first, counts = np.arange(len(first)), np.diff(batch.operand_start)
+    for count in np.unique(counts[among]):
+        nodes = np.flatnonzero(among & (counts == count))
+        keys = key[batch.operands[batch.operand_start[nodes][:, None] + np.arange(count)]]
+        leaders, which = equal_rows(np.column_stack([batch.type[nodes], keys]))
+        first[nodes] = nodes[leaders[which]]
+    return first
 
 
-def _mixed(words: np.ndarray) -> np.ndarray:
-    words = (words ^ (words >> 31)) * _ODD
-    return words ^ (words >> 29)
+def _are_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray, others: np.ndarray) -> bool:
+    """Whether nodes are of the types of some others and read values of the same keys."""
+    start = batch.operand_start
+    counts = start[nodes + 1] - start[nodes]
+    if np.any(batch.type[nodes] != batch.type[others]) or np.any(counts != start[others + 1] - start[others]):
+        return False
+    ours, theirs = (batch.operands[ranges(start[some], counts)] for some in (nodes, others))
+    return np.array_equal(key[ours], key[theirs])
+
+
+def first_of_equals(words: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """int [words]; where each word appears first among some of them, for the others their own place."""
+    first = np.arange(len(words))
+    # Most words appear once: a table of counts tells, so that few have to be sorted.
+    some = np.flatnonzero(among)
+    slot = words[some] & ((8 << len(some).bit_length()) - 1)
+    some = some[(np.bincount(slot, minlength=1) > 1)[slot]]
+    order = some[np.argsort(words[some], kind="stable")]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = words[order[1:]] != words[order[:-1]]
+    begin = np.flatnonzero(is_new)
+    first[order] = np.repeat(order[begin], np.diff(begin, append=len(order)))
+    return first

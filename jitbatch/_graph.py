@@ -8,8 +8,9 @@ have equal numbers in every graph and a batch of graphs can be concatenated with
 import hashlib
 import itertools
 import math
+import operator
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -213,14 +214,14 @@ class InputBlocks:
     Attributes:
         of_input: int [inputs]; the block that each input is a row of.
         block_class, rows: int [blocks]; the class of each block's rows, and how many there are.
-        leaves: for each class the leaves that are its blocks, in order.
+        leaves: for each class what takes the leaves that are its blocks, in order, out of all.
         constants: those of the graph, which follow the sample's leaves.
     """
 
     of_input: np.ndarray
     block_class: np.ndarray
     rows: np.ndarray
-    leaves: tuple[tuple[int, list[int]], ...]
+    leaves: tuple[tuple[int, Callable[[Sequence[Any]], Sequence[Any]]], ...]
     constants: tuple[Any, ...]
 
 
@@ -330,7 +331,7 @@ class Graph:
             of_input=np.array(of_input, np.int64),
             block_class=block_class,
             rows=np.array([math.prod(self.leaf_shapes[leaf][:depth]) for leaf, depth in blocks], np.int64),
-            leaves=tuple(leaves.items()),
+            leaves=tuple((in_class, _taking(members)) for in_class, members in leaves.items()),
             constants=self.constants,
         )
 
@@ -398,6 +399,13 @@ class Graph:
             lines.append(f"  {made} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
         result = ", ".join(name(value) for value in self.outputs)
         return "\n".join([f"graph of {self.node_count} nodes", *lines, f"  return {result}"])
+
+
+def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What takes the items in some places out of a sequence, without a loop in Python if they are many."""
+    if len(places) == 1:
+        return operator.itemgetter(slice(places[0], places[0] + 1))
+    return operator.itemgetter(*places)
 
 
 def levels_of(producer: np.ndarray, operand_start: np.ndarray, operands: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The input rows of a batch: all leaves of one class in one array, equal rows once."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ def pack_inputs(
     for block, sample in zip(blocks, leaves, strict=True):
         if block.constants:
             sample = [*sample, *block.constants]
-        for in_class, members in block.leaves:
-            by_class.setdefault(in_class, []).extend([sample[leaf] for leaf in members])
+        for in_class, take in block.leaves:
+            by_class.setdefault(in_class, []).extend(take(sample))
     block_class = np.concatenate([block.block_class for block in blocks])
     block_rows = np.concatenate([block.rows for block in blocks])
     block_start = np.zeros(len(block_rows), np.int64)
@@ -87,20 +88,15 @@ def _stack_on_host(arrays: Sequence[Any], rows: np.ndarray, value_class: ValueCl
         shapes = [(*_rows_shape(key, value_class), d.shape[-1]) for key, d in zip(arrays, data, strict=True)]
         return np.concatenate([d.reshape(shape) for d, shape in zip(data, shapes, strict=True)])
     # Numbers are many and small: they are converted all at once.
-    is_number = [type(array) in NUMBERS for array in arrays]
-    if all(is_number):
+    is_number = np.fromiter(map(NUMBERS.__contains__, map(type, arrays)), bool, len(arrays))
+    if is_number.all():
         return np.array(arrays, value_class.dtype)
-    others = [
-        np.asarray(array, value_class.dtype).reshape(_rows_shape(array, value_class))
-        for array, number in zip(arrays, is_number, strict=True)
-        if not number
-    ]
+    others = [np.asarray(array, value_class.dtype).ravel() for array in itertools.compress(arrays, ~is_number)]
     if len(others) == len(arrays):
-        return np.concatenate(others)
+        return np.concatenate(others).reshape(int(rows.sum()), *value_class.shape)
     stacked = np.empty(int(rows.sum()), value_class.dtype)
     at = np.repeat(is_number, rows)
-    numbers = [array for array, number in zip(arrays, is_number, strict=True) if number]
-    stacked[at] = np.array(numbers, value_class.dtype)
+    stacked[at] = np.array(list(itertools.compress(arrays, is_number)), value_class.dtype)
     stacked[~at] = np.concatenate(others)
     return stacked
 

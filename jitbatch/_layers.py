@@ -9,10 +9,28 @@ All this depends on what a sample computes and not on its minibatch, so it is fo
 layer has to come after whatever it reads in some sample.
 """
 
+import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Stage(NamedTuple):
+    """Nodes of one stage that read others.
+
+    Attributes:
+        nodes: int [nodes]; ascending.
+        begin: int [nodes]; where the edges of each begin in what follows.
+        edges: int [edges]; which edges go into these nodes, node after node.
+        read: int [edges]; the nodes that they come from.
+    """
+
+    nodes: np.ndarray
+    begin: np.ndarray
+    edges: np.ndarray
+    read: np.ndarray
 
 
 def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
@@ -27,30 +45,35 @@ def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: n
     # For each node and type, how many nodes of that type lie on a path up to this node, itself included.
     below = np.zeros((len(kind), types), np.int32)
     below[np.arange(len(kind)), kind] = 1
-    for into, edges in _by_stage(stage, reader):
-        counts = below[read[edges]]
+    for nodes, begin, edges, below_read in by_stage(stage, reader, read):
+        counts = below[below_read]
         counts[np.arange(len(edges)), kind[reader[edges]]] += 1
-        begin = np.searchsorted(reader[edges], into)
-        below[into] = np.maximum(below[into], np.maximum.reduceat(counts, begin))
+        below[nodes] = np.maximum(below[nodes], np.maximum.reduceat(counts, begin))
     return below[np.arange(len(kind)), kind] - 1
 
 
-def longest_paths(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
+def longest_paths(nodes: int, stages: Iterable[Stage]) -> np.ndarray:
     """int [nodes]; how many edges the longest path to each node has."""
-    length = np.zeros(len(stage), np.int64)
-    for into, edges in _by_stage(stage, reader):
-        begin = np.searchsorted(reader[edges], into)
-        length[into] = np.maximum.reduceat(length[read[edges]], begin) + 1
+    length = np.zeros(nodes, np.int64)
+    for stage in stages:
+        length[stage.nodes] = np.maximum.reduceat(length[stage.read], stage.begin) + 1
     return length
 
 
-def _by_stage(stage: np.ndarray, reader: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Stage by stage, the nodes that read anything, ascending, and the edges into them, in their order."""
+def by_stage(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> list[Stage]:
+    """The stages of a graph, ascending; its arguments are those of `find_layers`."""
     if not len(reader):
-        return
+        return []
     order = np.lexsort((reader, stage[reader]))
-    for edges in np.split(order, np.flatnonzero(np.diff(stage[reader[order]])) + 1):
-        yield np.unique(reader[edges]), edges
+    reader, read, at = reader[order], read[order], stage[reader[order]]
+    is_first = np.ones(len(order), bool)  # of the edges into a node
+    is_first[1:] = reader[1:] != reader[:-1]
+    cuts = np.flatnonzero(np.diff(at, prepend=at[0] - 1))
+    stages = []
+    for begin, end in itertools.pairwise([*cuts.tolist(), len(order)]):
+        first = np.flatnonzero(is_first[begin:end])
+        stages.append(Stage(reader[begin:end][first], first, order[begin:end], read[begin:end]))
+    return stages
 
 
 def find_needs(kind: np.ndarray, layer: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:

@@ -57,41 +57,47 @@ class PairSums:
 
 
 def pair_sums(target: np.ndarray, source: np.ndarray, due_of_row: np.ndarray, first_pair: int) -> PairSums:
-    """Sum the edge rows `source` of each row `target`, two by two."""
+    """Sum the edge rows `source` of each row `target`, two by two.
+
+    The edge rows of a target and the sums of pairs of them are a binary heap: of k edge rows, pair number p (0 is the
+    whole sum) adds the heap's items 2p + 1 and 2p + 2, of which the first k - 1 are pairs and the others edge rows.
+    """
     edge_of_row = np.zeros(len(due_of_row), np.int64)
-    lefts, rights, dues, depths = [], [], [], []
-    count = depth = 0
-    order = np.argsort(target, kind="stable")
-    target, source = target[order], source[order]
-    while True:
-        start = np.concatenate([[True], target[1:] != target[:-1]]) if len(target) else np.zeros(0, bool)
-        begin = np.flatnonzero(start)
-        rank = np.arange(len(target)) - np.repeat(begin, np.diff(np.append(begin, len(target))))
-        has_next = np.append(~start[1:], False) if len(target) else np.zeros(0, bool)
-        left = np.flatnonzero((rank % 2 == 0) & has_next)
-        if not len(left):
-            break
-        lefts.append(source[left])
-        rights.append(source[left + 1])
-        dues.append(due_of_row[target[left]])
-        depths.append(np.full(len(left), depth))
-        source = source.copy()
-        source[left] = -1 - (count + np.arange(len(left)))  # a pair, to be numbered below
-        keep = rank % 2 == 0
-        target, source = target[keep], source[keep]
-        count += len(left)
-        depth += 1
-    if not count:
-        edge_of_row[target] = source
+    readers = np.bincount(target, minlength=len(due_of_row))
+    edge_of_row[target] = source  # right where there is one reader
+    several = np.flatnonzero(readers[target] > 1)
+    if not len(several):
         empty = np.zeros(0, np.int64)
         return PairSums(edge_of_row, empty, empty, empty, empty)
-    left, right, due, depth_of = map(np.concatenate, (lefts, rights, dues, depths))
-    order = np.lexsort((depth_of, due))
-    number = np.empty(count, np.int64)
-    number[order] = np.arange(count)
+    edges = source[several[stable_order(target[several], len(due_of_row))]]
+    rows = np.flatnonzero(readers > 1)
+    count = readers[rows] - 1  # pairs of each row
+    begin = np.cumsum(count) - count
+    of_row = np.repeat(np.arange(len(rows)), count)
+    heap = np.arange(len(of_row)) - begin[of_row]
+    depth = int(count.max()).bit_length() - _bit_length(heap + 1)
+    due = due_of_row[rows][of_row]
+    order = stable_order(due * (depth.max() + 1) + depth, (int(due.max()) + 1) * (int(depth.max()) + 1))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    # Items of a heap that are edge rows lie behind its pairs; before row i of `rows` come i more edge rows than pairs.
+    item = 2 * heap[order] + 1
+    row = of_row[order]
 
-    def final(edges: np.ndarray) -> np.ndarray:
-        return np.where(edges < 0, first_pair + number[np.where(edges < 0, -1 - edges, 0)], edges)
+    def edge(item: np.ndarray) -> np.ndarray:
+        is_pair = item < count[row]
+        pair = number[np.where(is_pair, begin[row] + item, 0)]
+        return np.where(is_pair, first_pair + pair, edges[np.where(is_pair, 0, begin[row] + row + item - count[row])])
 
-    edge_of_row[target] = final(source)
-    return PairSums(edge_of_row, final(left)[order], final(right)[order], due[order], depth_of[order])
+    edge_of_row[rows] = first_pair + number[begin]
+    return PairSums(edge_of_row, edge(item), edge(item + 1), due[order], depth[order])
+
+
+def _bit_length(numbers: np.ndarray) -> np.ndarray:
+    """How many bits numbers from 1 to 2**52 have."""
+    return np.frexp(numbers.astype(np.float64))[1]
+
+
+def stable_order(numbers: np.ndarray, bound: int) -> np.ndarray:
+    """The stable order of numbers from 0 up to a bound; small ones are sorted digit by digit, which is faster."""
+    return np.argsort(numbers.astype(np.uint16) if bound <= 1 << 16 else numbers, kind="stable")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jitbatch._layers import longest_paths, order_layers
+from jitbatch._layers import by_stage, longest_paths, order_layers
 from jitbatch._schedule import Policy, Problem, steps_of_layers
 
 
@@ -126,7 +126,7 @@ def rounds_of(
     reader, read = local[problem.reader[inside]], local[problem.read[inside]]
     place = np.full(max(int(problem.type.max(initial=0)), *types) + 1, -1)
     place[list(types)] = np.arange(len(types))
-    level = longest_paths(problem.level[members], reader, read)
+    level = longest_paths(len(members), by_stage(problem.level[members], reader, read))
     part = Problem(place[problem.type[members]], level, reader, read)
     step = policy(part)
     if verify:

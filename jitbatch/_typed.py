@@ -11,7 +11,8 @@ import numpy as np
 
 from jitbatch._concat import Piece, offsets, ranges
 from jitbatch._graph import ROW, Graph
-from jitbatch._layers import find_layers, find_needs, longest_paths
+from jitbatch._layers import by_stage, find_layers, find_needs, longest_paths
+from jitbatch._shapes import Operands, find_shapes, place_of
 from jitbatch._split import Made, Operand
 from jitbatch._types import Types
 
@@ -126,54 +127,53 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
     # What depends on what.
     producer = np.full(start[-1], -1, np.int64)
     producer[ranges(first_value, made)] = np.repeat(np.arange(total), made)
-    read_node = producer[operands]
-    is_inner = read_node >= 0
-    reader, read_node = np.repeat(np.arange(total), arity)[is_inner], read_node[is_inner]
+    made_by = producer[operands]
+    is_inner = made_by >= 0
+    reader, read_node = np.repeat(np.arange(total), arity)[is_inner], made_by[is_inner]
     stage = (
         np.repeat(np.concatenate([graph.level for graph in graphs]), part_count) * (place.max(initial=0) + 1) + place
     )
-    level = longest_paths(stage, reader, read_node)
+    stages = by_stage(stage, reader, read_node)
+    level = longest_paths(total, stages)
     layer, needs = _layers(types, part_type, stage, reader, read_node, owner, len(graphs))
+
+    given = np.full(start[-1], -1)
+    given[ranges(start[:-1], inputs_of)] = np.arange(inputs_of.sum())
+    constant = np.full(start[-1], -1)
+    constant[shared_value] = shared_number
+    column = np.arange(len(operands)) - np.repeat(operand_start[:-1], arity)
+    place_of_operand = place_of(np.repeat(part_type, arity), column)
+    made = Operands(place_of_operand, made_by, operands - first_value[made_by], given[operands], constant[operands])
+    shapes = find_shapes(part_type, arity, made, int(inputs_of.sum()), stages)
+    first_input = np.cumsum(inputs_of) - inputs_of
 
     # Apart again.
     parts_of = np.bincount(owner, minlength=len(graphs))
     operands_of = np.bincount(owner, weights=arity, minlength=len(graphs)).astype(np.int64)
     outputs_of = np.array([len(graph.outputs) for graph in graphs])
-    columns = np.stack([part_type, level, layer, arity, first_value - start[owner]])
+    base = np.where(shapes.end > shapes.first, first_input[owner], shapes.first)
+    columns = np.stack(
+        [
+            part_type, level, layer, arity, first_value - start[owner],
+            shapes.digest, shapes.first - base, shapes.end - base,
+        ]
+    )  # fmt: skip
+    positions = shapes.position - np.repeat(first_input, inputs_of)
     outputs = value[over_all([graph.outputs for graph in graphs])] - np.repeat(start[:-1], outputs_of)
     sizes = np.stack([parts_of, np.diff(start), operands_of, inputs_of, shared_of], axis=1).tolist()
-    by_value = np.argsort(operands, kind="stable")  # values of a graph are read in that graph
-    first_operand = np.cumsum(operands_of) - operands_of
-    edges = np.stack(
-        [
-            operands - np.repeat(start[:-1], operands_of),
-            by_value - np.repeat(first_operand, operands_of),
-            is_inner & _are_single(operands, part_type, arity, operand_start),
-        ]
-    )
+    edges = np.stack([operands - np.repeat(start[:-1], operands_of), place_of_operand])
     apart = zip(
         _apart(columns, parts_of),
         _apart(edges, operands_of),
         _apart(shared_number, shared_of),
         _apart(outputs, outputs_of),
+        _apart(positions, inputs_of),
         strict=True,
     )
     return [
         Piece(*arrays, graph.input_rows, graph.input_blocks, own_needs, tuple(size))
         for graph, arrays, own_needs, size in zip(graphs, apart, needs, sizes, strict=True)
     ]
-
-
-def _are_single(operands: np.ndarray, kind: np.ndarray, arity: np.ndarray, operand_start: np.ndarray) -> np.ndarray:
-    """Whether no other node of a type reads the same value in the same place, for each operand."""
-    column = np.arange(len(operands)) - np.repeat(operand_start[:-1], arity)
-    order = np.lexsort((column, np.repeat(kind, arity), operands))
-    read = np.stack([operands, np.repeat(kind, arity), column])[:, order]
-    is_same = np.zeros(len(operands) + 1, bool)
-    is_same[1:-1] = np.all(read[:, 1:] == read[:, :-1], axis=0)
-    single = np.empty(len(operands), bool)
-    single[order] = ~(is_same[:-1] | is_same[1:])
-    return single
 
 
 def _apart(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitbatch import _dedupe, jitbatch
+from jitbatch import _dedupe, _shapes, jitbatch
+from jitbatch._concat import Batch, offsets
 from jitbatch._dedupe import equal_rows, merge_calls
+from jitbatch._layers import by_stage
 
 HASHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "real": _dedupe._hash_rows,
@@ -24,7 +26,7 @@ HASHES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 MIXERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "real": _dedupe._mixed,
+    "real": _shapes.mixed,
     "all equal": lambda words: np.zeros_like(words),
     "two values": lambda words: words % 2,
     "first word": lambda words: words.copy(),
@@ -34,8 +36,13 @@ MIXERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.fixture(params=HASHES)
 def hashed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(_dedupe, "_hash_rows", HASHES[request.param])
-    monkeypatch.setattr(_dedupe, "_mixed", MIXERS[request.param])
+    mix_by(MIXERS[request.param], monkeypatch)
     return request.param
+
+
+def mix_by(mixed: Callable[[np.ndarray], np.ndarray], patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_dedupe, "mixed", mixed)
+    patch.setattr(_shapes, "mixed", mixed)
 
 
 def check(rows: np.ndarray) -> None:
@@ -100,24 +107,46 @@ def test_the_real_hash_tells_rows_apart() -> None:
 # --- Calls
 
 
-def merged(kinds: list[int], reads: list[list[int]], may_merge: list[bool], keys: list[int]) -> Any:
-    """Nodes with one output each, over inputs with the given keys; levels follow from what is read."""
-    inputs, levels = len(keys), []
+def batch_of(kinds: list[int], reads: list[list[int]], may_merge: list[bool], inputs: int) -> Batch:
+    """Nodes with one output each; levels follow from what is read."""
+    levels: list[int] = []
     for read in reads:
         levels.append(max((levels[value - inputs] + 1 for value in read if value >= inputs), default=0))
-    start = np.cumsum([0, *(len(read) for read in reads)])
+    kind, level, arity = np.array(kinds, int), np.array(levels, int), np.array([len(read) for read in reads], int)
     operands = np.array([value for read in reads for value in read], int)
-    first = inputs + np.arange(len(kinds))
+    column = np.array([column for read in reads for column, _ in enumerate(read)], int)
+    place = _shapes.place_of(np.repeat(kind, arity), column)
+    node = np.maximum(operands - inputs, -1)
+    given, none = np.where(node < 0, operands, -1), np.full(len(operands), -1)
+    inner, reader = node >= 0, np.repeat(np.arange(len(kind)), arity)
+    stages = by_stage(level, reader[inner], node[inner])
+    operands_of = _shapes.Operands(place, node, np.where(inner, 0, -1), given, none)
+    return Batch(
+        type=kind,
+        level=level,
+        layer=level,
+        operand_start=offsets(arity),
+        operands=operands,
+        place=place,
+        first_value=inputs + np.arange(len(kind)),
+        made=np.ones(len(may_merge), int),
+        shapes=_shapes.find_shapes(kind, arity, operands_of, inputs, stages),
+        values=inputs + len(kind),
+        input_values=np.arange(inputs),
+        input_class=np.zeros(inputs, int),
+        shared_values=np.zeros(0, int),
+        shared_numbers=np.zeros(0, int),
+        outputs=np.zeros(0, int),
+    )
+
+
+def merged(kinds: list[int], reads: list[list[int]], may_merge: list[bool], keys: list[int]) -> np.ndarray:
+    """Which nodes are merged, over inputs with the given keys."""
     value_key = np.array([*keys, *range(1000, 1000 + len(kinds))])
-    outputs = np.ones(len(may_merge), int)
-    edges = [
-        (kind, column, value) for kind, read in zip(kinds, reads, strict=True) for column, value in enumerate(read)
-    ]
-    single = np.array([edge[2] >= inputs and edges.count(edge) == 1 for edge in edges], bool)
-    return merge_calls(
-        np.array(kinds, int), np.array(levels, int), start, operands, np.argsort(operands, kind="stable"), single,
-        first, outputs, np.array(may_merge), value_key,
-    )  # fmt: skip
+    before = value_key.copy()
+    leader = merge_calls(batch_of(kinds, reads, may_merge, len(keys)), np.array(may_merge), value_key)
+    assert np.array_equal(value_key, before)
+    return leader
 
 
 def merged_by_dict(kinds: list[int], reads: list[list[int]], keys: list[int]) -> list[int]:
@@ -146,7 +175,7 @@ def test_any_calls(drawn: tuple[list[int], list[list[int]], list[int]]) -> None:
     kinds, reads, keys = drawn
     for mixed in MIXERS.values():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_dedupe, "_mixed", mixed)
+            mix_by(mixed, patch)
             assert merged(kinds, reads, [True, True], keys).tolist() == merged_by_dict(kinds, reads, keys)
 
 
@@ -170,14 +199,21 @@ def test_calls_without_operands_are_equal() -> None:
     assert merged([0, 0, 1], [[], [], []], [True, True], []).tolist() == [0, 0, 2]
 
 
-def test_the_keys_that_were_given_are_not_changed() -> None:
-    keys = np.array([7, 7, 1000, 1001])
-    merge_calls(
-        np.array([0, 0]), np.array([0, 0]), np.array([0, 1, 2]), np.array([0, 1]), np.array([0, 1]),
-        np.array([False, False]), np.array([2, 3]),
-        np.array([1]), np.array([True]), keys,
-    )  # fmt: skip
-    assert keys.tolist() == [7, 7, 1000, 1001]
+def test_what_shapes_miss_is_found() -> None:
+    # Nodes 2 and 3 read the same input twice, and two inputs that are equal.
+    assert merged([0, 0, 1, 1], [[0, 0], [1, 2], [3], [4]], [True, True], [7, 7, 7]).tolist() == [0, 0, 2, 2]
+    # Between the inputs of the last node there is one that does not go into it.
+    kinds, reads = [0, 0, 0, 0, 0, 0], [[0, 2], [1], [3, 5], [4], [6], [8]]
+    assert merged(kinds, reads, [True], [7, 1, 8, 7, 2, 8]).tolist() == [0, 1, 0, 3, 4, 4]
+
+
+def test_shapes_alone_find_equal_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees over words, with a label for each node that comes after all words."""
+    monkeypatch.setattr(_dedupe, "_first_equal", lambda batch, key, among: np.arange(len(among)))
+    words, labels = [[0], [1], [10, 11], [2], [3], [13, 14]], [[10 + node, 4 + node] for node in range(6)]
+    keys = [3, 4, 3, 4, 0, 0, 1, 0, 0, 1]
+    leader = merged([0, 0, 1, 0, 0, 1, *[2] * 6], words + labels, [True] * 3, keys)
+    assert leader.tolist() == [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
 
 
 def test_no_calls() -> None:

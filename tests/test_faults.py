@@ -44,6 +44,7 @@ def interrupted(at: int | None) -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt at a generator's end
 @pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
 def test_an_interrupt_in_recording_or_planning(executor: Any) -> None:
     def fresh() -> Any:

@@ -178,7 +178,7 @@ def test_a_graph_in_terms_of_types_is_a_graph() -> None:
         for graph, piece in zip(graphs, pieces, strict=True):
             alone = join([piece], types.made)
             again = join(_rewrite([graph], types), types.made)  # by itself it becomes the same
-            for name in ("type", "level", "layer", "operands", "by_value", "first_value", "outputs", "input_values"):
+            for name in ("type", "level", "layer", "operands", "place", "first_value", "outputs", "input_values"):
                 np.testing.assert_array_equal(getattr(alone, name), getattr(again, name))
             assert np.all(alone.type >= 0)
             assert len(alone.outputs) == len(graph.outputs)

@@ -32,13 +32,13 @@ def test_right_passes_are_not_complained_about() -> None:
 
 
 def test_calls_that_are_merged_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_analysis, "merge_calls", lambda kind, *_: np.zeros(len(kind), np.int64))
+    monkeypatch.setattr(_analysis, "merge_calls", lambda batch, *_: np.zeros(len(batch.type), np.int64))
     with pytest.raises(VerifyError, match="merged calls read the same"):
         plan()
 
 
 def test_leaders_that_are_not_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_analysis, "merge_calls", lambda kind, *_: np.full(len(kind), len(kind) - 1))
+    monkeypatch.setattr(_analysis, "merge_calls", lambda batch, *_: np.full(len(batch.type), len(batch.type) - 1))
     with pytest.raises(VerifyError, match="leader is the first"):
         plan()
 
@@ -64,7 +64,7 @@ def test_two_values_in_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pieces_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def typed(graphs: Any, types: Any) -> Any:
         pieces = original(graphs, types)
-        return [replace(piece, nodes=piece.nodes + np.array([0, 1, 0, 0, 0])[:, None]) for piece in pieces]
+        return [replace(piece, nodes=piece.nodes + np.eye(8, dtype=int)[1][:, None]) for piece in pieces]
 
     original = _analysis.typed
     monkeypatch.setattr(_analysis, "typed", typed)
