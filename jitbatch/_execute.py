@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jitbatch import _compat, _varying
+from jitbatch import _varying
 from jitbatch._caches import Cache
 from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
@@ -27,17 +27,8 @@ def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     if isinstance(plan.static.program, EachProgram):
         return run_each(plan, plan.static.program, shared_leaves)
     if isinstance(plan.static.program, FusedProgram):
-        modes = {mode for leaf in shared_leaves for mode in _compat.modes_of(leaf)}
-        if modes == {"forward"}:  # in reverse mode, forward mode meets only the result of the derivative's rule
-            program = replace(plan.static.program, forward_mode=True)
-            plan = replace(plan, static=replace(plan.static, program=program))
         run = _programs.get_or_make(plan.static, lambda: jax.jit(_execute))
-        try:
-            return run(plan, list(shared_leaves))
-        except (TypeError, NotImplementedError) as error:
-            if "custom_vjp" in str(error) or "custom_lin" in str(error):
-                error.add_note('jitbatch: a fused plan has no reverse over forward mode; use executor="dispatch"')
-            raise
+        return run(plan, list(shared_leaves))
     return _execute(plan, shared_leaves)
 
 

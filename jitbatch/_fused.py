@@ -26,7 +26,7 @@ from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Graph
-from jitbatch._loop import Block, LoopShape, put, run_loop, run_plain_loop
+from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import PAIR_WIDTH, pair_sums
 from jitbatch._phases import rounds_of, rounds_of_layers
@@ -105,11 +105,10 @@ def _size_of(sizes: Mapping[Origin, int], origin: Origin) -> int:
 
 @dataclass(frozen=True)
 class FusedProgram:
-    """Phases, one after the other. `forward_mode` is for loops that are differentiated in forward mode."""
+    """Phases, one after the other."""
 
     phases: tuple[SingleShape | LoopShape, ...]
     sizes: Sizes = field(compare=False, repr=False)
-    forward_mode: bool = False
 
     @property
     def blocks(self) -> list[Block]:
@@ -120,7 +119,6 @@ class FusedProgram:
         return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
-        loop = run_plain_loop if self.forward_mode else run_loop
         axes = _varying.axes_of(tables)
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
@@ -128,7 +126,7 @@ class FusedProgram:
                     arenas = _run_single(phase, table, arenas, shared)
             else:
                 given = tuple(_varying.cast(_given(block, shared), axes) for block in phase.blocks)
-                arenas = list(loop(phase, tuple(arenas), given, table))
+                arenas = list(run_loop(phase, tuple(arenas), given, table))
         return arenas
 
     def describe(self, tables: Sequence[Any]) -> list[str]:

@@ -22,6 +22,7 @@ from jax import lax
 from jitbatch import _varying
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
+from jitbatch._derivative import with_rule
 from jitbatch._graph import ROW, Kind
 from jitbatch._pairs import PAIR_WIDTH
 from jitbatch._segments import chunk_sums, gather
@@ -104,9 +105,7 @@ def part(array: Any, start: Any, length: int) -> Any:
     return lax.dynamic_slice_in_dim(array, start, length)
 
 
-def run_plain_loop(
-    shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]
-) -> tuple[Any, ...]:
+def _run(shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]) -> tuple[Any, ...]:
     """The arenas with the rows that the loop makes.
 
     Args:
@@ -116,10 +115,6 @@ def run_plain_loop(
         tables: the dynamic part.
     """
     return _forward(shape, arenas, shared, tables, save=False)[0]
-
-
-run_loop = jax.custom_vjp(run_plain_loop, nondiff_argnums=(0,))
-"""The same with a derivative in reverse mode; the plain loop has one in forward mode."""
 
 
 def _cut(block: Block) -> Any:
@@ -171,12 +166,18 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
     return lax.fori_loop(0, shape.round_count(tables), round_body, (tuple(arenas), saved))
 
 
-def _fwd(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> tuple[Any, Any]:
+def _forward_saving(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> tuple[Any, Any]:
     arenas, saved = _forward(shape, arenas, shared, tables, save=True)
     return arenas, (arenas, saved, shared, tables)
 
 
-def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, None]:
+def _tangents(shape: LoopShape, residuals: Any, *tangents: Any) -> Any:
+    # What the loop makes is in the arenas already; made again from these, it is the same.
+    arenas, _, shared, tables = residuals
+    return jax.jvp(functools.partial(_run, shape), (arenas, shared, tables), tangents)[1]
+
+
+def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
     arenas, saved, shared, tables = residuals
     cuts = [_cut(block) for block in shape.blocks]
     axes = _varying.axes_of(tables)
@@ -290,7 +291,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
     for number, block in enumerate(shape.blocks):
         with block.kind.cell.scope():
             d_shared.append(_contract(shape, number, arenas, shared[number], taps[number], kept_rows[number], tables))
-    return tuple(d_arenas), tuple(d_shared), None
+    return tuple(d_arenas), tuple(d_shared), jax.tree.map(lambda _: None, tables)
 
 
 def _contract(
@@ -337,4 +338,5 @@ def _contract(
     ]
 
 
-run_loop.defvjp(_fwd, _bwd)
+run_loop = with_rule(_run, _forward_saving, _tangents, _backward)
+"""`_run`, to be differentiated in either mode."""

@@ -28,6 +28,7 @@ from zoo import (
 )
 
 from jitbatch import jitbatch
+from jitbatch._errors import PlanError
 
 GRADIENTS = {"rtol": 1e-4, "atol": 1e-5}
 TREE = named("binary_tree")
@@ -291,6 +292,8 @@ def test_checkpoint() -> None:
 
 FORWARD: dict[str, Callable[..., Any]] = {
     "jvp": lambda f, p, t: jax.jvp(f, (p,), (t,)),
+    "jvp of jit": lambda f, p, t: jax.jvp(jax.jit(f), (p,), (t,)),
+    "jvp of checkpoint": lambda f, p, t: jax.jvp(jax.checkpoint(f), (p,), (t,)),
     "jit of jvp": lambda f, p, t: jax.jit(lambda p, t: jax.jvp(f, (p,), (t,)))(p, t),
     "jvp of vmap": lambda f, p, t: jax.jvp(jax.vmap(f), (stack([p, t]),), (stack([t, p]),)),
     "vmap of jvp": lambda f, p, t: jax.vmap(lambda t: jax.jvp(f, (p,), (t,)))(stack([t, p])),
@@ -323,11 +326,18 @@ def test_forward_mode_next_to_reverse_mode() -> None:
     assert_same(product(lambda p: TREES.batch(p, plan)), want, rtol=1e-3, atol=1e-4)
 
 
-def test_reverse_over_forward_mode_is_for_dispatch() -> None:
+SECOND: dict[str, Callable[..., Any]] = {
+    "reverse over forward": lambda f, p: jax.grad(lambda p: jax.jvp(f, (p,), (p,))[1])(p),
+    "reverse over forward of jit": lambda f, p: jax.grad(lambda p: jax.jvp(jax.jit(f), (p,), (p,))[1])(p),
+    "reverse over reverse": lambda f, p: jax.grad(lambda p: jax.grad(f)(p)["bias"].sum())(p),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_reverse_mode_of_a_derivative_is_for_dispatch(name: str) -> None:
     plan = TREES.plan(PARAMS, SMALL)
-    with pytest.raises(NotImplementedError, match="custom_lin") as raised:
-        jax.grad(lambda p: jax.jvp(lambda p: projected(TREES.batch(p, plan)), (p,), (p,))[1])(PARAMS)
-    assert any('use executor="dispatch"' in note for note in raised.value.__notes__)
+    with pytest.raises(PlanError, match='use executor="dispatch"'):
+        SECOND[name](lambda p: projected(TREES.batch(p, plan)), PARAMS)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
