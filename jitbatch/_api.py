@@ -592,8 +592,9 @@ def jitbatch(
             looking for fewer steps is predicted to pay.
         executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
-            reverse mode of a derivative; `"loop"` batches nothing and runs one jitted call a sample, for samples that have nothing in common. `"auto"` begins with `"fused"` for plans and
-            `"dispatch"` for `.batch` on samples, and takes another once it is predicted to pay for its compilation.
+            reverse mode of a derivative; `"loop"` batches nothing and runs one jitted call a sample, for samples that
+            have nothing in common. `"auto"` begins with `"fused"` for plans and `"dispatch"` for `.batch` on samples,
+            and takes another once it is predicted to pay for its compilation.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).
