@@ -2,43 +2,29 @@
 
 import functools
 import inspect
-import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-import jax
-import jax.numpy as jnp
-
-from jitbatch import _compat, _context, _passes
-from jitbatch._arguments import Arguments, each_call, samples_of, shared_arguments, take_apart
-from jitbatch._auto import Choice, Way, size_of
-from jitbatch._build import ClosesOverTracer
-from jitbatch._caches import Cache, CacheInfo
-from jitbatch._canonical import Identity
-from jitbatch._capacity import CHANGED, Capacity, sizes_of
+from jitbatch import _compat
+from jitbatch._arguments import each_call, shared_arguments, take_apart
+from jitbatch._caches import CacheInfo
+from jitbatch._capacity import Capacity
 from jitbatch._check import Check, check
-from jitbatch._compiles import logger
 from jitbatch._constant import with_constant_inputs
-from jitbatch._context import Context, SharedArguments, Structure, shared_difference, shared_names
-from jitbatch._each import plan_each, sample_program
-from jitbatch._errors import ArgumentError, JitbatchError, PlanError
+from jitbatch._context import SharedArguments, shared_names
+from jitbatch._errors import ArgumentError, JitbatchError
 from jitbatch._execute import execute, results_of
 from jitbatch._explain import explain_plan
-from jitbatch._graph import Graph
-from jitbatch._items import common_item
 from jitbatch._measure import time_run, time_steps
-from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
+from jitbatch._plan import Options, Plan
+from jitbatch._planner import Call, Planner
 from jitbatch._prefetch import Plans
-from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function, describe_source
 from jitbatch._report import Report, Times
-from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._schedule import POLICIES
-from jitbatch._shards import plan_shards, split
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -48,11 +34,6 @@ GRANULARITIES = ("auto", "op", "subgraph", "graph")
 EXECUTORS = ("auto", "fused", "dispatch", "loop")
 LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
-
-_ADVICE = (
-    "it uses a value of an outer JAX transformation (jax.grad, jit, vmap, ...) that it closes over. A plan outlives "
-    "the transformation: pass that value as a shared argument instead, or call .batch on the samples inside it"
-)
 
 
 class Batched(Generic[P, R]):
@@ -71,10 +52,8 @@ class Batched(Generic[P, R]):
     ):
         self.__wrapped__ = fun
         self._in_axes = in_axes
-        self._granularity = granularity
-        self._options = Options(policy, executor, dedupe, out, loops)
         self._is_method = False
-        self._contexts = Cache(16)
+        self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
         functools.update_wrapper(self, fun)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -134,21 +113,11 @@ class Batched(Generic[P, R]):
         plan = _find_plan(args, kwargs)
         if plan is not None:
             shared = SharedArguments(self._shared_beside_plan(args, kwargs))
-            plan = self._attached(plan, shared)
-            self._check_plan(plan, shared)
-            return execute(with_constant_inputs(plan), shared.leaves)
-        arguments = self._take_apart(args, kwargs)
-        shared = SharedArguments(arguments.shared)
-        samples = samples_of(arguments.mapped)
-        if not samples:
-            return self._empty(arguments, shared)
-        try:
-            plan = self._plan(arguments, shared, samples, self._context(arguments, shared), "dispatch")
-        except ClosesOverTracer:
-            granularity = self._granularity_like(None)
-            context = Context(self.__wrapped__, granularity, may_close_over_tracers=True)
-            plan = self._plan(arguments, shared, samples, context, "dispatch")
-        return execute(plan, shared.leaves)
+            return execute(with_constant_inputs(self._planner.ready(plan, shared)), shared.leaves)
+        call = self._call(args, kwargs)
+        if not call.samples:
+            return self._planner.results_of_no_samples(call)
+        return execute(self._planner.plan_for_once(call), call.shared.leaves)
 
     def plan(self, *args: Any, like: Plan | Capacity | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
         """The analysis of a batch without running it.
@@ -172,22 +141,7 @@ class Batched(Generic[P, R]):
         >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
         Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
-        arguments = self._take_apart(args, kwargs)
-        shared = SharedArguments(arguments.shared)
-        samples = samples_of(arguments.mapped)
-        if not samples:
-            raise PlanError("there are no samples to plan")
-        try:
-            context = self._context(arguments, shared, like)
-            plan = self._plan(arguments, shared, samples, context, "fused", like, shards)
-        except ClosesOverTracer:
-            raise PlanError(f"{describe_function(self.__wrapped__)} cannot be planned: {_ADVICE}") from None
-        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
-            raise PlanError(
-                "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
-                "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"
-            )
-        return plan
+        return self._planner.plan(self._call(args, kwargs), like, shards)
 
     def plans(self, *args: Any, prefetch: int = 2, like: Plan | Capacity | None = None, **kwargs: Any) -> Plans:
         """Plans of one minibatch after the other, made ahead of time in a thread and put on the device.
@@ -237,12 +191,11 @@ class Batched(Generic[P, R]):
             plan = self.plan(*args, **kwargs)
             new = self.cache_info()["structures"].misses - misses
             times = Times(analysis=time.perf_counter() - start, new_structures=new)
-            given = self._take_apart(args, kwargs).shared
+            given = self._call(args, kwargs).arguments.shared
         else:
             given = self._shared_beside_plan(args, kwargs)
         shared = SharedArguments(given)
-        plan = self._attached(plan, shared)
-        self._check_plan(plan, shared)
+        plan = self._planner.ready(plan, shared)
         if not measure:
             return explain_plan(plan, times)
         compiling, running = time_run(lambda: execute(plan, shared.leaves))
@@ -274,17 +227,16 @@ class Batched(Generic[P, R]):
         >>> print(total.check(jnp.float32(10), [(1, (2, 3)), 4]))
         total on 2 samples agrees with the plain loop: values equal; gradients equal
         """
-        arguments = self._take_apart(args, kwargs)
-        shared = SharedArguments(arguments.shared)
-        samples = samples_of(arguments.mapped)
-        plan = self.plan(*args, **kwargs)
+        call = self._call(args, kwargs)
+        arguments, shared = call.arguments, call.shared
+        plan = self._planner.plan(call)
 
         def batched(leaves: Sequence[Any]) -> list[Any]:
             return results_of(plan, execute(plan, leaves))
 
         def loop(leaves: Sequence[Any]) -> list[Any]:
             results = []
-            for sample in samples:
+            for sample in call.samples:
                 given, named = arguments.rebuild(shared.rebuild(leaves), sample)
                 results.append(fun(*given, **named))
             return results
@@ -303,12 +255,7 @@ class Batched(Generic[P, R]):
         >>> double.cache_info()["structures"]
         CacheInfo(hits=2, misses=1, maxsize=16384, currsize=1)
         """
-        contexts = list(self._contexts)
-        return {
-            "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
-            "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
-            "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
-        }
+        return self._planner.cache_info()
 
     # Parts of the above
 
@@ -316,8 +263,12 @@ class Batched(Generic[P, R]):
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.__wrapped__)
 
-    def _take_apart(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        return take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
+    @property
+    def _options(self) -> Options:
+        return self._planner.options
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return Call(take_apart(self._signature, self._in_axes, self._is_method, args, kwargs))
 
     def _shared_beside_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         shared = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
@@ -327,194 +278,6 @@ class Batched(Generic[P, R]):
                 f"the place of the first mapped one of {self._signature}"
             )
         return shared
-
-    def _context(
-        self, arguments: Arguments, shared: SharedArguments, like: Any = None, granularity: str | None = None
-    ) -> Context:
-        granularity = granularity or self._granularity_like(like)
-        settings = Identity(_compat.trace_context()), _passes.switched_off()
-        key = (granularity, shared.key, arguments.layout, arguments.axes, settings)
-        context = self._contexts.get_or_make(key, lambda: Context(self.__wrapped__, granularity))
-        if context.is_full:
-            self._contexts.discard(key)
-            return self._context(arguments, shared, granularity=granularity)
-        return context
-
-    def _granularity_like(self, like: Plan | Capacity | None) -> str:
-        """The granularity to begin with: that of what is to be alike, if it may be chosen."""
-        if self._granularity != "auto":
-            return self._granularity
-        if isinstance(like, Plan):
-            static: Any = like.static
-            return static.granularity if isinstance(static, SavedStatic) else static.tables.granularity
-        return like.granularity if isinstance(like, Capacity) else "subgraph"
-
-    def _plan(
-        self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
-        like: Plan | Capacity | None = None, shards: int | None = None,
-    ) -> Plan:  # fmt: skip
-        """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
-        with jax.profiler.TraceAnnotation("jitbatch.plan"):
-            plan = self._make_plan(arguments, shared, samples, context, auto, like, shards)
-        logger.debug("planned %s: %r", self, plan)
-        return plan
-
-    def _make_plan(
-        self, arguments: Arguments, shared: SharedArguments, samples: list[Any], context: Context, auto: str,
-        like: Plan | Capacity | None, shards: int | None,
-    ) -> Plan:  # fmt: skip
-        names = [part.name for part in arguments.mapped]
-        structures = [Structure(sample, index, names) for index, sample in enumerate(samples)]
-        leaves = [one.leaves for one in structures]
-        first = context
-
-        def known(of: Callable[..., Any], context: Context) -> list[Any]:
-            return [of(context, one, index, shared, arguments) for index, one in enumerate(structures)]
-
-        way = Way(context.granularity, auto if self._options.executor == "auto" else self._options.executor)
-        choice = Choice(way)
-        graphs = [] if way.executor == "loop" else known(Context.graph, context)
-        has_sizes = like is not None and not (isinstance(like, Plan) and like.static.executor == "loop")
-        others = set() if has_sizes or shards is not None else self._others(way, context, shared, leaves)
-        if others:
-            single = partial(self._context, arguments, shared, granularity="op")
-            choice = context.chooser.choose(graphs, way, others, lambda: known(Context.graph, single()))
-            if choice.way.granularity != context.granularity:
-                context = self._context(arguments, shared, granularity=choice.way.granularity)
-                graphs = known(Context.graph, context)
-        options = replace(self._options, executor=choice.way.executor)
-        programs = known(sample_program, context) if options.executor == "loop" else graphs
-        call = arguments.emptied()
-
-        def make(part: slice, like: Like | None) -> Plan:
-            if options.executor == "loop":
-                return plan_each(
-                    self, shared.key, context, programs[part], leaves[part], options.out, call, choice.reason
-                )
-            return make_plan(
-                self, shared.key, call, graphs[part], leaves[part], options, like, choice.reason, _context.verify
-            )
-
-        least = self._like(like, context, shared, arguments)
-        if auto == "dispatch" and options.executor == "fused":
-            # Batches of samples share programs by being planned like those of about their size.
-            size = size_of(graphs)
-            plan = make(slice(None), first.chooser.sizes.get(size))
-            first.chooser.sizes.discard(size)
-            first.chooser.sizes.put(size, plan.like)
-        elif shards is None:
-            plan = make(slice(None), least)
-        else:
-            # An error names the sample among all samples.
-            outputs_of(programs, context.tables, options.out, least.item if least else None)
-            plan = plan_shards(make, split(len(samples), shards), least)
-        if self._options.out != "list":
-            classes = [context.tables.classes[c] for c in plan.static.out_classes]
-            first.known_output = plan.static.out_trees[0], classes
-        return plan
-
-    def _others(
-        self, first: Way, context: Context, shared: SharedArguments, leaves: Sequence[Sequence[Any]]
-    ) -> set[Way]:
-        """The ways to run a batch that may be chosen instead of the first."""
-        others: set[Way] = set()
-        is_auto = self._options.executor == "auto"
-        if first.executor == "loop" or context.may_close_over_tracers or not (is_auto or self._granularity == "auto"):
-            return others
-        if first.executor == "dispatch":
-            # Inside a compiled function every way is compiled anew; and not all serve every order of differentiation.
-            traced = filter(_compat.is_tracer, itertools.chain(*leaves, shared.leaves))
-            if not all(map(_compat.is_in_reverse_mode_alone, traced)):
-                return others
-        if self._granularity == "auto":
-            others |= {Way("graph", first.executor), Way("op", first.executor)}
-        if is_auto:
-            others.add(Way(first.granularity, "loop"))
-            if first.executor == "dispatch":
-                others.add(Way(first.granularity, "fused"))
-        return others
-
-    def _like(
-        self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
-    ) -> Like | None:
-        """What a plan is to have at least, in terms of a context's tables."""
-        if not isinstance(like, Plan | Capacity | None):
-            raise ArgumentError(f"like={like!r} is not a plan or the capacity of one")
-        if isinstance(like, Plan):
-            like = self._attached(like, shared)
-            self._check_owner(like)
-            if like.static.tables is context.tables:
-                return like.like
-            # Of a context that is gone, or of other shared arguments: what still has the same name counts.
-            like = like.capacity if like.static.executor == "fused" else None
-        if like is None:
-            return None
-        sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
-        item = None
-        if self._options.out == "ragged":
-            item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
-        return Like(sizes, like.items, item)
-
-    def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
-        """A function that gives the graph of an exemplar."""
-        names = [part.name for part in arguments.mapped]
-
-        def record(sample: Any) -> Graph:
-            try:
-                return context.graph(Structure(sample, 0, names), 0, shared, arguments)
-            except Exception as error:
-                raise PlanError(
-                    f"what was saved does not fit {describe_function(self.__wrapped__)}, which cannot be recorded with "
-                    f"a sample of it: {CHANGED}"
-                ) from error
-
-        return record
-
-    def _attached(self, plan: Plan, shared: SharedArguments) -> Plan:
-        """The plan; one that was unpickled, in terms of this function."""
-        saved: Any = plan.static
-        if not isinstance(saved, SavedStatic):
-            return plan
-        saved.check(name_of(self), shared.key)
-        call = call_of(saved)
-        context = self._context(call, shared, plan)
-        return attach(plan, self, shared.key, context.tables, self._recorder(context, shared, call))
-
-    def _empty(self, arguments: Arguments, shared: SharedArguments) -> Any:
-        if self._options.out == "list":
-            return []
-        context = self._context(arguments, shared)
-        if context.known_output is None:
-            raise ArgumentError(
-                f"{describe_function(self.__wrapped__)} was given no samples, and no earlier batch tells what its "
-                'output looks like. Give at least one sample first, or use out="list"'
-            )
-        tree, classes = context.known_output
-        rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in classes])
-        return no_samples(rows, context.tables.outlines) if self._options.out == "ragged" else rows
-
-    def _check_owner(self, plan: Plan) -> None:
-        owner = plan.static.owner
-        if owner is not self:
-            raise PlanError(
-                f"the plan was made by {describe_function(owner.__wrapped__)}, not by "
-                f"{describe_function(self.__wrapped__)}: a plan is for the function that made it"
-            )
-
-    def _check_plan(self, plan: Plan, shared: SharedArguments) -> None:
-        static = plan.static
-        self._check_owner(plan)
-        if plan.is_sharded:
-            raise PlanError(
-                f"the plan has {plan.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
-                "`plan.shard(0)` inside jax.shard_map, where each device has its own"
-            )
-        if static.shared_key != shared.key:
-            raise PlanError(
-                f"the shared arguments differ in structure, shape or dtype from those that the plan of "
-                f"{describe_function(self.__wrapped__)} was made with: "
-                f"{shared_difference(static.shared_key, shared.key, static.call)}. Plan again with these"
-            )
 
 
 class BoundBatched(Generic[P, R]):
@@ -642,7 +405,3 @@ def jitbatch(
 
 def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
     return next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, Plan)), None)
-
-
-def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:
-    return CacheInfo(sum(i.hits for i in infos), sum(i.misses for i in infos), maxsize, sum(i.currsize for i in infos))

@@ -22,7 +22,7 @@ def graphs_of(fun: Any, samples: list[Any]) -> tuple[list[Any], list[list[Any]]]
     """The graphs of samples that are tuples of float vectors, and their leaves."""
     batched = jitbatch(fun)
     batched.plan(W, samples)
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     by_length = {len(graph.leaf_shapes): graph for graph in context.graphs}
     return [by_length[len(sample)] for sample in samples], [list(sample) for sample in samples]
 

@@ -210,7 +210,7 @@ def test_a_program_is_bought_when_it_would_have_paid() -> None:
     with choosing(1.0, **cheap):
         calls = calls_until(" loop", lambda: repr(batched.plan(WEIGHTS, samples)))
         again = repr(batched.plan(WEIGHTS, samples))
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     costs, load = replace(ON_CPU, **cheap), load_of(list(context.graphs))
     saving = fused_seconds(load, costs) - loop_seconds(load, costs)
     assert calls == math.ceil(structures_price(load, costs) / saving) > 2
@@ -243,7 +243,7 @@ def test_repeated_batches_are_fused_and_share_programs() -> None:
     assert ran[0] == "dispatch subgraph"
     assert ran[-1] == "fused subgraph"
     assert ran == sorted(ran)  # once bought, it stays
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     assert len(context.tables.statics._entries) < 40
 
 

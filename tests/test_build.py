@@ -27,7 +27,7 @@ def no_cells() -> None:
 def graph_of(fun: Any, shared: Any, sample: Any, **options: Any) -> Graph:
     batched = jitbatch(fun, **options)
     batched.plan(shared, [sample])
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     (graph,) = context.graphs
     return graph
 

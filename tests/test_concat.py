@@ -35,7 +35,7 @@ def pieces() -> tuple[list[Piece], Types]:
     x = np.float32([1, 2])
     batched = jitbatch(lambda w, tree: (encode(w, tree), w), out="list")
     plan = batched.plan(x, [((x, x), x), x, (x, x)])
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     types = plan.static.types
     assert types is not None
     return typed(list(context.graphs), types), types

@@ -125,7 +125,7 @@ def test_a_full_context_is_dropped_and_results_stay_right(monkeypatch: pytest.Mo
     for power in (2, 3, 4, 5, 6, 2):
         assert batched.batch(1.0, [(Static(power), 2.0)]).tolist() == [2.0**power]
     assert len(runs) == 6
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     assert len(context.tables.kinds) <= 4
 
 

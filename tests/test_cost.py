@@ -58,7 +58,7 @@ def chains(*lengths: int) -> list[list[Any]]:
 
 def graphs_of(fun: Batched[..., Any], shared: Any, samples: list[Any]) -> list[Graph]:
     plan = fun.plan(shared, samples)
-    (context,) = fun._contexts
+    (context,) = fun._planner.contexts
     assert plan.static.tables is context.tables
     by_structure = {graph.structure: graph for graph in context.graphs}
     return [by_structure[one] for one in map(structure_key, samples)]

@@ -85,7 +85,7 @@ def test_a_copied_graph_is_the_graph_that_is_recorded(monkeypatch: pytest.Monkey
         monkeypatch.setattr(_fragments, "MAX_OPERATIONS", largest)
         encode = make_encoder([])
         encode.plan(PARAMS, [*TREES, *((one, two) for one in TREES for two in TREES)])
-        (context,) = encode._contexts
+        (context,) = encode._planner.contexts
         graphs.append([str(graph) for graph in context.graphs])
     assert graphs[0] == graphs[1]
 
@@ -182,7 +182,7 @@ def test_sums_are_gathered_through_fragments() -> None:
 def test_nothing_of_a_recording_is_kept() -> None:
     encode = make_encoder([])
     encode.plan(PARAMS, TREES)
-    (context,) = encode._contexts
+    (context,) = encode._planner.contexts
     fragments = [one for one in context.signatures if isinstance(one, _fragments.Fragment)]
     assert fragments
     for fragment in fragments:

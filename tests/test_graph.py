@@ -37,7 +37,7 @@ def tree(w: Any, node: Any) -> Any:
 def graph_of(fun: Any, *args: Any) -> Graph:
     """The graph of a batch of one sample."""
     fun.plan(*args)
-    (context,) = fun._contexts
+    (context,) = fun._planner.contexts
     (graph,) = context.graphs
     return graph
 

@@ -43,14 +43,14 @@ def assert_batches(fun: Any, samples: list[Any], rtol: float = 1e-4) -> None:
 def cells_of(fun: Any, *samples: Any) -> list[Any]:
     batched = jitbatch(fun, granularity="subgraph")
     batched.plan(W, list(samples))
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     return sorted({graph.tables.kinds[kind].cell.digest for graph in context.graphs for kind in graph.kind})
 
 
 def has_sums(fun: Any, *samples: Any) -> bool:
     batched = jitbatch(fun, granularity="subgraph")
     batched.plan(W, list(samples))
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     return any(isinstance(g.tables.kinds[kind].cell, SumCell) for g in context.graphs for kind in g.kind)
 
 

@@ -42,7 +42,7 @@ def assert_batches(
 def graph_of(fun: Any, sample: Any, params: Any = W, **options: Any) -> Graph:
     batched = jitbatch(fun, **options)
     batched.plan(params, [sample])
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     (graph,) = context.graphs
     return graph
 

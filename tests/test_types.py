@@ -44,7 +44,7 @@ def tagger(p: Any, tokens: Any) -> Any:
 def graphs_of(fun: Any, samples: list[Any], **options: Any) -> list[Any]:
     batched = jitbatch(fun, granularity="subgraph", **options)
     batched.plan(W, samples)
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     return list(context.graphs)
 
 
@@ -223,7 +223,7 @@ def test_a_graph_remembers_a_few_decisions() -> None:
     for n in range(1, len(samples)):
         plan = batched.plan(W, [samples[0], samples[n]])
     assert_same(batched.batch(W, plan), want[np.array([0, -1])])
-    (context,) = batched._contexts
+    (context,) = batched._planner.contexts
     assert all(len(graph.typed) <= REMEMBERED for graph in context.graphs)
 
 

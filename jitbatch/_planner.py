@@ -1,0 +1,293 @@
+"""From a call to a plan: which graphs its samples have, in which way the batch is run, what the plan is to be like."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch import _compat, _context, _passes
+from jitbatch._arguments import Arguments, samples_of
+from jitbatch._auto import Choice, Way, size_of
+from jitbatch._build import ClosesOverTracer
+from jitbatch._caches import Cache, CacheInfo
+from jitbatch._canonical import Identity
+from jitbatch._capacity import CHANGED, Capacity, sizes_of
+from jitbatch._compiles import logger
+from jitbatch._context import Context, SharedArguments, Structure, shared_difference
+from jitbatch._each import plan_each, sample_program
+from jitbatch._errors import ArgumentError, PlanError
+from jitbatch._graph import Graph
+from jitbatch._items import common_item
+from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
+from jitbatch._ragged import no_samples
+from jitbatch._record import describe_function
+from jitbatch._saved import SavedStatic, attach, call_of, name_of
+from jitbatch._shards import plan_shards, split
+
+
+class Call:
+    """What a batch is given: its shared arguments and its samples."""
+
+    def __init__(self, arguments: Arguments):
+        self.arguments = arguments
+        self.shared = SharedArguments(arguments.shared)
+
+    @cached_property
+    def samples(self) -> list[Any]:
+        return samples_of(self.arguments.mapped)
+
+
+class Planner:
+    """Plans the batches of one function, and remembers what was recorded for them.
+
+    Attributes:
+        owner: the decorated function; its plans refer to it.
+        granularity, options: what was asked for when it was decorated.
+        contexts: what is known of the function for each kind of shared arguments.
+    """
+
+    def __init__(self, owner: Any, granularity: str, options: Options):
+        self.owner = owner
+        self.granularity = granularity
+        self.options = options
+        self.contexts = Cache(16)
+
+    def plan(self, call: Call, like: Plan | Capacity | None = None, shards: int | None = None) -> Plan:
+        """A plan that may be kept."""
+        if not call.samples:
+            raise PlanError("there are no samples to plan")
+        try:
+            context = self._context(call.arguments, call.shared, like)
+            plan = self._plan(call, context, "fused", like, shards)
+        except ClosesOverTracer:
+            raise PlanError(
+                f"{self._name} cannot be planned: it uses a value of an outer JAX transformation (jax.grad, jit, vmap, "
+                "...) that it closes over. A plan outlives the transformation: pass that value as a shared argument "
+                "instead, or call .batch on the samples inside it"
+            ) from None
+        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
+            raise PlanError(
+                "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
+                "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"
+            )
+        return plan
+
+    def plan_for_once(self, call: Call) -> Plan:
+        """A plan that is run at once, and may hold values of an outer transformation."""
+        try:
+            return self._plan(call, self._context(call.arguments, call.shared), "dispatch")
+        except ClosesOverTracer:
+            context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
+            return self._plan(call, context, "dispatch")
+
+    def ready(self, plan: Plan, shared: SharedArguments) -> Plan:
+        """A plan that can be run with these shared arguments, or an error."""
+        plan = self._attached(plan, shared)
+        self._check_owner(plan)
+        if plan.is_sharded:
+            raise PlanError(
+                f"the plan has {plan.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
+                "`plan.shard(0)` inside jax.shard_map, where each device has its own"
+            )
+        static = plan.static
+        if static.shared_key != shared.key:
+            raise PlanError(
+                f"the shared arguments differ in structure, shape or dtype from those that the plan of {self._name} "
+                f"was made with: {shared_difference(static.shared_key, shared.key, static.call)}. Plan again with these"
+            )
+        return plan
+
+    def results_of_no_samples(self, call: Call) -> Any:
+        """What an empty batch returns: as much as an earlier one tells."""
+        if self.options.out == "list":
+            return []
+        context = self._context(call.arguments, call.shared)
+        if context.known_output is None:
+            raise ArgumentError(
+                f"{self._name} was given no samples, and no earlier batch tells what its output looks like. Give at "
+                'least one sample first, or use out="list"'
+            )
+        tree, classes = context.known_output
+        rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in classes])
+        return no_samples(rows, context.tables.outlines) if self.options.out == "ragged" else rows
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        contexts = list(self.contexts)
+        return {
+            "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
+            "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
+            "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
+        }
+
+    # Parts of the above
+
+    @property
+    def _name(self) -> str:
+        return describe_function(self.owner.__wrapped__)
+
+    def _context(
+        self, arguments: Arguments, shared: SharedArguments, like: Any = None, granularity: str | None = None
+    ) -> Context:
+        granularity = granularity or self._granularity_like(like)
+        settings = Identity(_compat.trace_context()), _passes.switched_off()
+        key = (granularity, shared.key, arguments.layout, arguments.axes, settings)
+        context = self.contexts.get_or_make(key, lambda: Context(self.owner.__wrapped__, granularity))
+        if context.is_full:
+            self.contexts.discard(key)
+            return self._context(arguments, shared, granularity=granularity)
+        return context
+
+    def _granularity_like(self, like: Plan | Capacity | None) -> str:
+        """The granularity to begin with: that of what is to be alike, if it may be chosen."""
+        if self.granularity != "auto":
+            return self.granularity
+        if isinstance(like, Plan):
+            static: Any = like.static
+            return static.granularity if isinstance(static, SavedStatic) else static.tables.granularity
+        return like.granularity if isinstance(like, Capacity) else "subgraph"
+
+    def _plan(
+        self, call: Call, context: Context, auto: str, like: Plan | Capacity | None = None, shards: int | None = None
+    ) -> Plan:
+        """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
+        with jax.profiler.TraceAnnotation("jitbatch.plan"):
+            plan = self._make_plan(call, context, auto, like, shards)
+        logger.debug("planned %s: %r", self.owner, plan)
+        return plan
+
+    def _make_plan(
+        self, call: Call, context: Context, auto: str, like: Plan | Capacity | None, shards: int | None
+    ) -> Plan:
+        arguments, shared, first = call.arguments, call.shared, context
+        names = [part.name for part in arguments.mapped]
+        structures = [Structure(sample, index, names) for index, sample in enumerate(call.samples)]
+        leaves = [one.leaves for one in structures]
+
+        def known(of: Callable[..., Any], context: Context) -> list[Any]:
+            return [of(context, one, index, shared, arguments) for index, one in enumerate(structures)]
+
+        way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
+        choice = Choice(way)
+        graphs = [] if way.executor == "loop" else known(Context.graph, context)
+        has_sizes = like is not None and not (isinstance(like, Plan) and like.static.executor == "loop")
+        others = set() if has_sizes or shards is not None else self._others(way, context, shared, leaves)
+        if others:
+            single = partial(self._context, arguments, shared, granularity="op")
+            choice = context.chooser.choose(graphs, way, others, lambda: known(Context.graph, single()))
+            if choice.way.granularity != context.granularity:
+                context = self._context(arguments, shared, granularity=choice.way.granularity)
+                graphs = known(Context.graph, context)
+        options = replace(self.options, executor=choice.way.executor)
+        programs = known(sample_program, context) if options.executor == "loop" else graphs
+        emptied = arguments.emptied()
+
+        def make(part: slice, like: Like | None) -> Plan:
+            if options.executor == "loop":
+                return plan_each(
+                    self.owner, shared.key, context, programs[part], leaves[part], options.out, emptied, choice.reason
+                )
+            return make_plan(
+                self.owner, shared.key, emptied, graphs[part], leaves[part], options, like, choice.reason,
+                _context.verify,
+            )  # fmt: skip
+
+        least = self._like(like, context, shared, arguments)
+        if auto == "dispatch" and options.executor == "fused":
+            # Batches of samples share programs by being planned like those of about their size.
+            size = size_of(graphs)
+            plan = make(slice(None), first.chooser.sizes.get(size))
+            first.chooser.sizes.discard(size)
+            first.chooser.sizes.put(size, plan.like)
+        elif shards is None:
+            plan = make(slice(None), least)
+        else:
+            # An error names the sample among all samples.
+            outputs_of(programs, context.tables, options.out, least.item if least else None)
+            plan = plan_shards(make, split(len(structures), shards), least)
+        if self.options.out != "list":
+            classes = [context.tables.classes[c] for c in plan.static.out_classes]
+            first.known_output = plan.static.out_trees[0], classes
+        return plan
+
+    def _others(
+        self, first: Way, context: Context, shared: SharedArguments, leaves: Sequence[Sequence[Any]]
+    ) -> set[Way]:
+        """The ways to run a batch that may be chosen instead of the first."""
+        others: set[Way] = set()
+        is_auto = self.options.executor == "auto"
+        if first.executor == "loop" or context.may_close_over_tracers or not (is_auto or self.granularity == "auto"):
+            return others
+        if first.executor == "dispatch":
+            # Inside a compiled function every way is compiled anew; and not all serve every order of differentiation.
+            traced = filter(_compat.is_tracer, itertools.chain(*leaves, shared.leaves))
+            if not all(map(_compat.is_in_reverse_mode_alone, traced)):
+                return others
+        if self.granularity == "auto":
+            others |= {Way("graph", first.executor), Way("op", first.executor)}
+        if is_auto:
+            others.add(Way(first.granularity, "loop"))
+            if first.executor == "dispatch":
+                others.add(Way(first.granularity, "fused"))
+        return others
+
+    def _like(
+        self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
+    ) -> Like | None:
+        """What a plan is to have at least, in terms of a context's tables."""
+        if not isinstance(like, Plan | Capacity | None):
+            raise ArgumentError(f"like={like!r} is not a plan or the capacity of one")
+        if isinstance(like, Plan):
+            like = self._attached(like, shared)
+            self._check_owner(like)
+            if like.static.tables is context.tables:
+                return like.like
+            # Of a context that is gone, or of other shared arguments: what still has the same name counts.
+            like = like.capacity if like.static.executor == "fused" else None
+        if like is None:
+            return None
+        sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
+        item = None
+        if self.options.out == "ragged":
+            item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
+        return Like(sizes, like.items, item)
+
+    def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
+        """A function that gives the graph of an exemplar."""
+        names = [part.name for part in arguments.mapped]
+
+        def record(sample: Any) -> Graph:
+            try:
+                return context.graph(Structure(sample, 0, names), 0, shared, arguments)
+            except Exception as error:
+                raise PlanError(
+                    f"what was saved does not fit {self._name}, which cannot be recorded with a sample of it: {CHANGED}"
+                ) from error
+
+        return record
+
+    def _attached(self, plan: Plan, shared: SharedArguments) -> Plan:
+        """The plan; one that was unpickled, in terms of this function."""
+        saved: Any = plan.static
+        if not isinstance(saved, SavedStatic):
+            return plan
+        saved.check(name_of(self.owner), shared.key)
+        arguments = call_of(saved)
+        context = self._context(arguments, shared, plan)
+        recorder = self._recorder(context, shared, arguments)
+        return attach(plan, self.owner, shared.key, context.tables, recorder)
+
+    def _check_owner(self, plan: Plan) -> None:
+        owner = plan.static.owner
+        if owner is not self.owner:
+            raise PlanError(
+                f"the plan was made by {describe_function(owner.__wrapped__)}, not by {self._name}: a plan is for the "
+                "function that made it"
+            )
+
+
+def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:
+    return CacheInfo(sum(i.hits for i in infos), sum(i.misses for i in infos), maxsize, sum(i.currsize for i in infos))
