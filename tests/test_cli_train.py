@@ -192,6 +192,32 @@ def test_a_process_that_gets_ctrl_c_saves_and_stops(whole: Path, tmp_path: Path)
     assert list((run / "checkpoints").iterdir())
 
 
+INTERRUPTED = """
+import signal, sys
+from jitbatch.cli import main
+from jitbatch.cli._display import Display
+
+shown = Display.step
+def step(self, record):
+    shown(self, record)
+    if record.step == 4:
+        signal.raise_signal(signal.SIGINT)
+Display.step = step
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_resumes_exactly_in_another_process(whole: Path, tmp_path: Path) -> None:
+    """Nothing that was compiled is left: the programs are made anew, of the same sizes."""
+    run = ["train", "listops", "--run", str(tmp_path / "run"), "--loop-samples", "0"]
+    assert subprocess.run([sys.executable, "-c", INTERRUPTED, *run, *SMALL]).returncode == 130
+    assert [record["kind"] for record in records(tmp_path / "run")] == [*["step"] * STEPS, "epoch", "step"]
+    subprocess.run([sys.executable, "-m", "jitbatch", *run, "--resume"], check=True)
+    assert numbers(tmp_path / "run")[:-1] == numbers(whole)[:-1]
+    assert numbers(tmp_path / "run")[-1]["test"] == numbers(whole)[-1]["test"]
+
+
 @pytest.mark.slow
 def test_the_same_command_in_two_processes_has_the_same_bits(tmp_path: Path) -> None:
     for seed in ("1", "2"):
