@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jitbatch import _varying
@@ -14,6 +15,7 @@ from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
+from jitbatch._lowering import round_up
 from jitbatch._plan import Plan
 from jitbatch._segments import gather
 
@@ -69,16 +71,25 @@ def results_of(plan: Plan, outputs: Any) -> list[Any]:
 def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:
     static = plan.static
     wanted: list[list[Any]] = [[] for _ in arenas]
-    for places, rows in zip(static.out_arenas, plan.out_rows, strict=True):
+    for places, rows in zip(static.out_arenas, map(_on_host, plan.out_rows), strict=True):
         for arena, row in zip(places, rows, strict=True):
             wanted[arena].append(row)
-    taken = [
-        iter(_take(arena, jnp.stack(rows))) if rows else iter(()) for arena, rows in zip(arenas, wanted, strict=True)
-    ]
+    taken = [iter(_take(arena, _index(rows))) if rows else iter(()) for arena, rows in zip(arenas, wanted, strict=True)]
     return [
         tree.unflatten([next(taken[arena]) for arena in places])
         for tree, places in zip(static.out_trees, static.out_arenas, strict=True)
     ]
+
+
+def _on_host(rows: Any) -> Any:
+    return rows if isinstance(rows, _compat.Tracer) else np.asarray(rows)
+
+
+def _index(rows: list[Any]) -> Any:
+    """Rows as an index. Outside of a compiled program, of a rounded size: every size compiles what takes them apart."""
+    if any(isinstance(row, _compat.Tracer) for row in rows):
+        return jnp.stack(rows)
+    return np.array(rows + rows[-1:] * (round_up(len(rows)) - len(rows)))
 
 
 def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:

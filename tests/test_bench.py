@@ -1,6 +1,7 @@
 """The benchmarks' own parts: result files, comparing them, reporting them. Nothing here is timed."""
 
 import doctest
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
+import curves
 import regress
 import report
 import results
@@ -117,6 +119,34 @@ def test_slower_is_beyond_threshold_and_noise(
 def test_results_of_different_benchmarks_are_not_compared() -> None:
     with pytest.raises(ValueError, match="different benchmarks: peers and growth"):
         regress.changes(content("peers", []), content("growth", []))
+
+
+# --- Two runs of `jitbatch train`
+
+
+def training_run(directory: Path, executor: str, losses: list[float], **settings: Any) -> str:
+    directory.mkdir()
+    asked = {"task": "sst", "executor": executor, "hidden": 4} | settings
+    (directory / "settings.json").write_text(json.dumps(asked))
+    steps = [{"kind": "step", "loss": loss} for loss in losses]
+    ends = [{"kind": "epoch", "loss": losses[-1], "dev": {"accuracy": 0.5}}, {"kind": "final", "test": {"accuracy": 1}}]
+    (directory / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*steps, *ends]))
+    return str(directory)
+
+
+def test_runs_that_compute_the_same_and_runs_that_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = training_run(tmp_path / "batch", "batch", [2.0, 1.0])
+    loop = training_run(tmp_path / "loop", "loop", [2.0, 1.00001])
+    far = training_run(tmp_path / "far", "loop", [2.0, 1.1])
+    picture = tmp_path / "curves.png"
+    assert curves.main([batch, loop, "--picture", str(picture)]) == 0
+    assert "largest relative difference, loss of a step: 1.0e-05" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert curves.main([batch, loop, batch, far]) == 1
+    with pytest.raises(SystemExit, match="one run has 2 steps, the other 1"):
+        curves.main([batch, training_run(tmp_path / "short", "loop", [2.0])])
+    with pytest.raises(SystemExit, match="the runs differ in hidden"):
+        curves.main([batch, training_run(tmp_path / "other", "loop", [2.0, 1.0], hidden=5)])
 
 
 # --- The report
@@ -249,5 +279,5 @@ def test_a_package_that_cannot_be_installed_is_skipped(tmp_path: Path, monkeypat
 
 
 def test_the_modules_examples_hold() -> None:
-    for module in (report, simulation, timing_module):
+    for module in (curves, report, simulation, timing_module):
         assert doctest.testmod(module).failed == 0

@@ -174,22 +174,50 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.slow
-def test_a_process_that_gets_ctrl_c_saves_and_stops(whole: Path, tmp_path: Path) -> None:
+def test_a_process_that_gets_ctrl_c_saves_and_stops(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "jitbatch", "train", "listops", "--run", str(run), *SMALL]
-    environment = os.environ | {"PYTHONHASHSEED": "1"}
-    process = subprocess.Popen([*command, "--epochs", "10000"], env=environment, stdout=subprocess.PIPE, text=True)
-    log = run / "log.jsonl"
-    begin = time.monotonic()
-    while not log.exists() or len(log.read_text().splitlines()) < 2:
-        assert time.monotonic() - begin < 120
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    options = ["--run", str(run), *SMALL, "--epochs", "10000"]
+    command = [sys.executable, "-m", "jitbatch", "train", "listops", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            log, begin = run / "log.jsonl", time.monotonic()
+            while not log.exists() or len(log.read_text().splitlines()) < 2:
+                assert time.monotonic() - begin < 600
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=600)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "--resume" in output
     assert list((run / "checkpoints").iterdir())
+
+
+INTERRUPTED = """
+import signal, sys
+from jitbatch.cli import main
+from jitbatch.cli._display import Display
+
+shown = Display.step
+def step(self, record):
+    shown(self, record)
+    if record.step == 4:
+        signal.raise_signal(signal.SIGINT)
+Display.step = step
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_resumes_exactly_in_another_process(whole: Path, tmp_path: Path) -> None:
+    """Nothing that was compiled is left: the programs are made anew, of the same sizes."""
+    run = ["train", "listops", "--run", str(tmp_path / "run"), "--loop-samples", "0"]
+    assert subprocess.run([sys.executable, "-c", INTERRUPTED, *run, *SMALL]).returncode == 130
+    assert [record["kind"] for record in records(tmp_path / "run")] == [*["step"] * STEPS, "epoch", "step"]
+    subprocess.run([sys.executable, "-m", "jitbatch", *run, "--resume"], check=True)
+    assert numbers(tmp_path / "run")[:-1] == numbers(whole)[:-1]
+    assert numbers(tmp_path / "run")[-1]["test"] == numbers(whole)[-1]["test"]
 
 
 @pytest.mark.slow

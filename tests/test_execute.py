@@ -94,3 +94,19 @@ def test_plans_with_equal_static_parts_share_a_program() -> None:
     batched.batch(PARAMS, first)
     batched.batch(PARAMS, batched.plan(PARAMS, [-xs for xs in SAMPLES]))
     assert _execute._programs.info().currsize == 1
+
+
+def test_lists_of_results_compile_for_rounded_sizes() -> None:
+    @jitbatch(out="list", executor="dispatch")
+    def halves(scale: Array, x: Array) -> tuple[Array, Array]:
+        return scale * x, x / 2
+
+    def run(samples: int) -> None:
+        xs = np.arange(3.0 * samples, dtype=np.float32).reshape(samples, 3)
+        for x, (scaled, half) in zip(xs, halves.batch(jnp.float32(2), list(xs)), strict=True):
+            assert_bits((scaled, half), (2 * x, x / 2))
+
+    before = _execute._take._cache_size()
+    for samples in range(13, 25):
+        run(samples)
+    assert _execute._take._cache_size() - before <= 4  # of twelve sizes

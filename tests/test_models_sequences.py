@@ -9,6 +9,7 @@ from jitbatch import Static
 from jitbatch.data import Parsed, Vocabulary, tagged, transitions
 from jitbatch.data.transitions import move_and_relation, tree_of
 from jitbatch.models import CharacterTagger, StackLSTMParser, Tagger
+from jitbatch.models.parser import after
 
 SENTENCES = [
     Parsed(["She", "saw", "him"], ["PRON", "VERB", "PRON"], [2, 0, 2], ["nsubj", "root", "obj"]),
@@ -58,7 +59,8 @@ def greedy(parser, words, tags):
     while now.buffer or len(now.stack) > 1:
         action = int(parser.logits(now).argmax())
         actions.append(action)
-        now = parser.advance(now, Static(move_and_relation(action)[0]), action)
+        move = move_and_relation(action)[0]
+        now = after(now, move, *parser.act(now, Static(move), action))
     return actions
 
 

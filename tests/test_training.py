@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
 
 class Net(nnx.Module):
-    """A recursive network; its last layer has dropout, with the key of the sample."""
+    """A recursive network; its last layer may have dropout, with the key of the sample."""
 
     def __init__(self, rate: float = 0.0, dtype: Any = jnp.float32):
         rngs = nnx.Rngs(0)
@@ -106,6 +106,20 @@ def test_optimizers(optimizer):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
 
 
+def test_gradients_of_parts_add_up_to_those_of_a_minibatch():
+    """Accumulation by hand: one program for all parts, also for a smaller one, filled up at weight zero."""
+    model, plan = Net(), None
+    parts = [SAMPLES[:2], SAMPLES[2:4], [SAMPLES[4]] * 2]
+    weights = np.array([[1, 1], [1, 1], [1, 0]], np.float32) / 5
+    for part in parts:
+        plan = model.loss.plan(part, like=plan)
+    plans = [model.loss.plan(part, like=plan) for part in parts]
+    gradients = jax.jit(lambda *args: jax.grad(lambda m, p, w: w @ m.loss.batch(p))(*args))
+    total = jax.tree.map(lambda *each: sum(each), *map(gradients, [model] * 3, plans, weights))
+    assert_same_gradients(total, loop_gradients(model, SAMPLES[:5]))
+    assert gradients._cache_size() == 1
+
+
 def test_an_update_in_a_compiled_step():
     @nnx.jit
     def step(model, optimizer, plan):
@@ -131,6 +145,37 @@ def test_dropout_with_a_key_for_each_sample():
     assert not np.allclose(got.out.kernel[...], other.out.kernel[...], rtol=1e-2)
 
 
+class FlaxDropout(Net):
+    """Dropout after every composition, by Flax's module; each node splits the key that it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = nnx.Dropout(0.5, deterministic=False)
+
+    @jitbatch
+    def compose_and_drop(self, left, right, key):
+        return self.dropout(jnp.tanh(self.pair(jnp.concatenate([left, right]))), rngs=key)
+
+    def encode_with(self, tree, key):
+        if not isinstance(tree, tuple):
+            return self.leaf(tree)
+        here, *below = jax.random.split(key, 3)
+        return self.compose_and_drop(*map(self.encode_with, tree, below), here)
+
+    @jitbatch
+    def loss(self, sample):
+        return (self.out(self.encode_with(sample.tree, sample.key))[0] - sample.target) ** 2
+
+
+def test_dropout_of_flax_with_a_key_for_each_node():
+    model = FlaxDropout()
+    got = batch_gradients(model, model.loss.plan(SAMPLES), mean(len(SAMPLES)))
+    assert_same_gradients(got, loop_gradients(model, SAMPLES))
+    twice = [SAMPLES[0], SAMPLES[0]._replace(key=jax.random.key(9))]
+    first, second = model.loss.batch(twice)
+    assert first != second
+
+
 def test_bfloat16_with_float32_parameters():
     model = Net(dtype=jnp.bfloat16)
     got = batch_gradients(model, model.loss.plan(SAMPLES), mean(len(SAMPLES)))
@@ -146,3 +191,28 @@ def test_checkpoint_around_the_model():
 
     model = Net()
     assert_same_gradients(gradients(model, model.loss.plan(SAMPLES)), loop_gradients(model, SAMPLES))
+
+
+class Remembered(Net):
+    """Each composition is computed again in the backward pass."""
+
+    def encode(self, tree):
+        return jax.checkpoint(self.compose)(*map(self.encode, tree)) if isinstance(tree, tuple) else self.leaf(tree)
+
+
+class RememberedWhole(Net):
+    """The whole recursion is."""
+
+    @jitbatch
+    def loss(self, sample):
+        h = jax.checkpoint(self.encode)(sample.tree)
+        return (self.out(h)[0] - sample.target) ** 2
+
+
+@pytest.mark.parametrize(("kind", "types"), [(Remembered, 3), (RememberedWhole, 5)])
+def test_checkpoint_inside_of_a_sample(kind, types):
+    """Around a cell it is batched as the cell is; around a recursion it is one program for each shape of a sample."""
+    model = kind()
+    plan = model.loss.plan(SAMPLES)
+    assert plan.summary.types == types
+    assert_same_gradients(batch_gradients(model, plan, mean(len(SAMPLES))), loop_gradients(model, SAMPLES))

@@ -1,7 +1,7 @@
-"""What the figures of a Tree-LSTM are compared with: methods that see no structure."""
+"""What the figures of a model are compared with: methods that see no structure."""
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 
 import jax
 import numpy as np
@@ -19,6 +19,24 @@ def majority(train: Sequence[Hashable], test: Sequence[Hashable]) -> float:
     """
     ((most_frequent, _),) = Counter(train).most_common(1)
     return sum(label == most_frequent for label in test) / len(test)
+
+
+def most_frequent(train: Iterable[tuple[Hashable, Hashable]], test: Sequence[tuple[Hashable, Hashable]]) -> float:
+    """The accuracy of giving each item the label that it has most often in the training data.
+
+    An item that is not in the training data gets the label that is the most frequent of all.
+
+    >>> most_frequent([("saw", "VERB"), ("saw", "NOUN"), ("saw", "VERB"), ("a", "DET")], [("saw", "VERB"), ("a", "X")])
+    0.5
+    """
+    labels: defaultdict[Hashable, Counter[Hashable]] = defaultdict(Counter)
+    overall: Counter[Hashable] = Counter()
+    for item, label in train:
+        labels[item][label] += 1
+        overall[label] += 1
+    usual = {item: counts.most_common(1)[0][0] for item, counts in labels.items()}
+    otherwise = overall.most_common(1)[0][0]
+    return sum(label == usual.get(item, otherwise) for item, label in test) / len(test)
 
 
 def bag_of_symbols(train: Sequence[ListOps], test: Sequence[ListOps], seed: int, steps: int = 3000) -> float:

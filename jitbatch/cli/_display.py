@@ -46,12 +46,19 @@ class Display:
     def header(self) -> None:
         self.say("epoch    samples/s    loss   analysis / compile / execution   dev")
 
+    def analysis(self, done: int, samples: int) -> None:
+        """What happens before the first step."""
+        if self._console.is_terminal:
+            after = f"{done:,} of {samples:,} samples" if done < samples else "done, compiling"
+            self._progress.update(self._line, completed=done, total=samples, before="analysis", after=after)
+
     def step(self, step: "Step") -> None:
         if self._console.is_terminal:
             spent = sum(step.seconds.values())
             self._progress.update(
                 self._line,
                 completed=step.samples,
+                total=self._samples,
                 before=f"epoch {step.epoch}/{self._epochs}",
                 after=f"{step.samples / spent:,.0f} samples/s  loss {step.mean_loss:.4f}  {shares(step.seconds)}"
                 f"  {self._metrics}",

@@ -1,9 +1,13 @@
 """How good predictions are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+Tree: TypeAlias = tuple[list[int], list[int]]
+"""The head and the relation of each word of a sentence."""
 
 
 def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
@@ -21,6 +25,19 @@ def item_accuracy(predictions: Iterable[ArrayLike], labels: Iterable[ArrayLike])
     0.6666666666666666
     """
     return accuracy(np.concatenate([*map(np.asarray, predictions)]), np.concatenate([*map(np.asarray, labels)]))
+
+
+def attachment_scores(found: Sequence[Tree], right: Sequence[Tree]) -> dict[str, float]:
+    """The parts of all words that have the right head (`uas`), and the right head and relation (`las`).
+
+    >>> attachment_scores([([2, 0, 1], [5, 0, 6])], [([2, 0, 2], [7, 0, 6])])
+    {'uas': 0.6666666666666666, 'las': 0.3333333333333333}
+    """
+    (heads, relations), (right_heads, right_relations) = (
+        [np.concatenate(words) for words in zip(*trees, strict=True)] for trees in (found, right)
+    )
+    attached = heads == right_heads
+    return {"uas": float(np.mean(attached)), "las": float(np.mean(attached & (relations == right_relations)))}
 
 
 def pearson(predictions: ArrayLike, scores: ArrayLike) -> float:

@@ -15,10 +15,11 @@ from jitbatch import Plan, jitbatch
 from jitbatch._prefetch import Plans
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
-from jitbatch.cli._metrics import accuracy, item_accuracy, mean_squared_error, pearson, spearman
+from jitbatch.cli._metrics import accuracy, attachment_scores, item_accuracy, mean_squared_error, pearson, spearman
 from jitbatch.cli._settings import Settings
 from jitbatch.data import (
     Parsed,
+    Transitions,
     Vocabulary,
     make_listops,
     make_toy_language,
@@ -196,8 +197,12 @@ def tagger(settings: Settings) -> Task:
     def labels(samples: Sequence[Any]) -> list[np.ndarray]:
         return [sample.tags for sample in samples]
 
+    def words_and_tags(sentences: Iterable[Parsed]) -> list[tuple[str, str]]:
+        return [pair for sentence in sentences for pair in zip(sentence.words, sentence.tags, strict=True)]
+
+    train_words, _, test_words = map(words_and_tags, parsed)
     return Task(
-        description=described("tagger", [train, dev, test], f"sentences, {len(tags)} tags", words),
+        description=described("tagger", [train, dev, test], f"sentences, {len(tags) - 1} tags", words),
         train=train,
         dev=dev,
         test=test,
@@ -206,9 +211,8 @@ def tagger(settings: Settings) -> Task:
         predict=predict_tags,
         metrics=lambda predictions, samples: {"accuracy": item_accuracy(predictions, labels(samples))},
         baselines={
-            "majority class": lambda: _baselines.majority(
-                np.concatenate(labels(train)).tolist(), np.concatenate(labels(test)).tolist()
-            )
+            "most frequent tag of each word": lambda: _baselines.most_frequent(train_words, test_words),
+            "majority class": lambda: _baselines.majority(*([tag for _, tag in s] for s in (train_words, test_words))),
         },
     )
 
@@ -224,13 +228,11 @@ def parser(settings: Settings) -> Task:
     model = StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed))
     set_vectors(model.embed_word, vectors)
 
-    def heads(actions: Sequence[Any], samples: Sequence[Any]) -> list[list[int]]:
-        return [tree_of(done, len(sample.words))[0] for done, sample in zip(actions, samples, strict=True)]
-
     def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
-        oracle = [sample.actions.tolist() for sample in samples]
-        return {"uas": item_accuracy(heads(predictions, samples), heads(oracle, samples))}
+        made = [tree_of(actions, len(sample.words)) for actions, sample in zip(predictions, samples, strict=True)]
+        return attachment_scores(made, [right_tree(sample) for sample in samples])
 
+    train_heads, test_heads = tags_and_distances(train), tags_and_distances(test)
     left_out = f", {skipped} left out because they are not projective" if skipped else ""
     return Task(
         description=described("parser", [train, dev, test], f"sentences{left_out}", words),
@@ -241,7 +243,27 @@ def parser(settings: Settings) -> Task:
         loss=StackLSTMParser.loss,
         predict=lambda model, samples: model.parse([s.words for s in samples], [s.tags for s in samples]),
         metrics=metrics,
+        baselines={
+            "most frequent distance of the head by tag": lambda: _baselines.most_frequent(train_heads, test_heads),
+            "most frequent distance of the head": lambda: _baselines.majority(
+                *([distance for _, distance in heads] for heads in (train_heads, test_heads))
+            ),
+        },
     )
+
+
+def right_tree(sample: Transitions) -> tuple[list[int], list[int]]:
+    """The head and the relation of each word."""
+    return tree_of(sample.actions.tolist(), len(sample.words))
+
+
+def tags_and_distances(samples: Iterable[Transitions]) -> list[tuple[int, int | str]]:
+    """Each word's tag, and how far away its head is."""
+    return [
+        (int(tag), head - position if head else "root")
+        for sample in samples
+        for position, (tag, head) in enumerate(zip(sample.tags, right_tree(sample)[0], strict=True), 1)
+    ]
 
 
 TASKS: dict[str, Callable[[Settings], Task]] = {

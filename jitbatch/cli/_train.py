@@ -99,6 +99,7 @@ def train(settings: Settings, directory: Path, resume: bool, loop_samples: int) 
             display.say("stopping after this step; once more stops at once")
 
         display.header()
+        trainer.on_analysis = display.analysis
         with catch_interrupts(on_interrupt) as interrupt:
             for record in trainer.run():
                 log.add(as_json(record))

@@ -77,6 +77,8 @@ class Trainer:
         model, optimizer: the Flax module and its `nnx.Optimizer`.
         best: the state of the model after the epoch that was best on the development data.
         rooms: by name of a program the last plan, or the capacity of one: what the next is planned `like`.
+        on_analysis: called while samples are analysed before their program is compiled, which may take a while: with
+            how many are done, and of how many.
     """
 
     def __init__(self, task: Task, settings: Settings):
@@ -90,6 +92,7 @@ class Trainer:
         self.best = nnx.state(self.model)
         self.progress = Progress()
         self.rooms: dict[str, Plan | Capacity] = {}
+        self.on_analysis: Callable[[int, int], None] = lambda done, samples: None
         self._update = update_program(task.loss)
 
     # Training
@@ -200,8 +203,10 @@ class Trainer:
     def _make_room(self, name: str, function: Decorated, samples: Sequence[Any]) -> None:
         """Plan all minibatches before the first is run, so that the first program has room for nearly all that come."""
         if self.settings.executor == "batch" and name not in self.rooms:
-            for _ in self._plans(name, function, samples):
-                pass
+            done = 0
+            for chosen, _ in self._plans(name, function, samples):
+                done += len(chosen)
+                self.on_analysis(done, len(samples))
 
     def _minibatches(self, samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
         for start in range(0, len(samples), self.batch_size):

@@ -74,7 +74,7 @@ class StackLSTMParser(nnx.Module):
         """Nothing is on the stack, and the buffer was read from its end."""
         buffer: tuple[Item, ...] = ()
         for vector in reversed([self.word(*one) for one in zip(words, tags, strict=True)]):
-            buffer = pushed(self.buffer, buffer, vector)
+            buffer = (*buffer, item(self.buffer, buffer, vector))
         return Configuration((), buffer, self.history.first)
 
     @jitbatch
@@ -84,24 +84,23 @@ class StackLSTMParser(nnx.Module):
         return self.scores(top(self.stack, now.stack), top(self.buffer, now.buffer), now.done, legal)
 
     @jitbatch(out="list")
-    def advance(self, now: Configuration, move: Static[int], action: int) -> Configuration:
-        """Where an action leads to."""
+    def act(self, now: Configuration, move: Static[int], action: int) -> tuple[Item, State]:
+        """What an action puts on the stack, and what has been done after it."""
         embedded = self.action(action)
         done = self.history.step(now.done, embedded)
         if move.value == SHIFT:
-            return Configuration(pushed(self.stack, now.stack, now.buffer[-1].vector), now.buffer[:-1], done)
+            return item(self.stack, now.stack, now.buffer[-1].vector), done
         *below, second, first = now.stack
         head, dependent = (first, second) if move.value == LEFT else (second, first)
-        phrase = self.compose(head.vector, dependent.vector, embedded)
-        return Configuration(pushed(self.stack, tuple(below), phrase), now.buffer, done)
+        return item(self.stack, below, self.compose(head.vector, dependent.vector, embedded)), done
 
     def oracle_logits(self, sample: Transitions) -> list[Array]:
         """The scores before each of the oracle's actions."""
         logits = []
         now = self.start(sample.words, sample.tags)
         for move, action in zip(sample.moves.value, sample.actions, strict=True):
-            logits.append(self.logits(now))
-            now = self.advance(now, Static(move), action)
+            logits.append(self.logits(visible(now)))
+            now = after(now, move, *self.act(visible(now), Static(move), action))
         return logits
 
     @jitbatch
@@ -123,18 +122,31 @@ class StackLSTMParser(nnx.Module):
         now = self.start.batch(words, tags)
         actions: list[list[int]] = [[] for _ in now]
         while running := [i for i, one in enumerate(now) if one.buffer or len(one.stack) > 1]:
-            before = [now[i] for i in running]
+            before = [visible(now[i]) for i in running]
             chosen = np.asarray(self.logits.batch(before)).argmax(axis=-1).tolist()
-            moves = [Static(move_and_relation(action)[0]) for action in chosen]
-            for i, action, after in zip(running, chosen, self.advance.batch(before, moves, chosen), strict=True):
+            moves = [move_and_relation(action)[0] for action in chosen]
+            made = self.act.batch(before, [Static(move) for move in moves], chosen)
+            for i, action, move, one in zip(running, chosen, moves, made, strict=True):
                 actions[i].append(action)
-                now[i] = after
+                now[i] = after(now[i], move, *one)
         return actions
 
 
-def pushed(lstm: LSTM, items: tuple[Item, ...], vector: Array) -> tuple[Item, ...]:
-    return *items, Item(vector, lstm.step(top(lstm, items), vector))
+def visible(now: Configuration) -> Configuration:
+    """All that the next action depends on: three items of the stack and one of the buffer."""
+    return Configuration(now.stack[-3:], now.buffer[-1:], now.done)
 
 
-def top(lstm: LSTM, items: tuple[Item, ...]) -> State:
+def after(now: Configuration, move: int, new: Item, done: State) -> Configuration:
+    """Where an action leads to that has put a new item on the stack."""
+    if move == SHIFT:
+        return Configuration((*now.stack, new), now.buffer[:-1], done)
+    return Configuration((*now.stack[:-2], new), now.buffer, done)
+
+
+def item(lstm: LSTM, below: Sequence[Item], vector: Array) -> Item:
+    return Item(vector, lstm.step(top(lstm, below), vector))
+
+
+def top(lstm: LSTM, items: Sequence[Item]) -> State:
     return items[-1].state if items else lstm.first
