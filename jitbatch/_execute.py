@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitbatch import _varying
+from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
@@ -82,12 +82,12 @@ def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:
 
 
 def _on_host(rows: Any) -> Any:
-    return rows if isinstance(rows, _compat.Tracer) else np.asarray(rows)
+    return rows if _compat.is_tracer(rows) else np.asarray(rows)
 
 
 def _index(rows: list[Any]) -> Any:
     """Rows as an index. Outside of a compiled program, of a rounded size: every size compiles what takes them apart."""
-    if any(isinstance(row, _compat.Tracer) for row in rows):
+    if any(map(_compat.is_tracer, rows)):
         return jnp.stack(rows)
     return np.array(rows + rows[-1:] * (round_up(len(rows)) - len(rows)))
 

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from jitbatch import Static, jitbatch
+from jitbatch import Plan, Static, jitbatch
 from jitbatch.data.transitions import LEFT, SHIFT, Transitions, legal_actions, move_and_relation, number_of_actions
 from jitbatch.models.losses import cross_entropy
 from jitbatch.models.lstm import LSTM
@@ -83,7 +84,7 @@ class StackLSTMParser(nnx.Module):
         legal = legal_actions(len(now.stack), len(now.buffer), self.actions)
         return self.scores(top(self.stack, now.stack), top(self.buffer, now.buffer), now.done, legal)
 
-    @jitbatch(out="list")
+    @jitbatch
     def act(self, now: Configuration, move: Static[int], action: int) -> tuple[Item, State]:
         """What an action puts on the stack, and what has been done after it."""
         embedded = self.action(action)
@@ -119,17 +120,33 @@ class StackLSTMParser(nnx.Module):
 
         What is computed depends on what was chosen, so the actions of a sentence cannot be planned together.
         """
-        now = self.start.batch(words, tags)
+        now: list[Configuration] = jax.device_get(self.start.batch(words, tags))
         actions: list[list[int]] = [[] for _ in now]
+        scored = acted = None
         while running := [i for i, one in enumerate(now) if one.buffer or len(one.stack) > 1]:
-            before = [visible(now[i]) for i in running]
-            chosen = np.asarray(self.logits.batch(before)).argmax(axis=-1).tolist()
+            # A sentence that has ended does as another one: that costs nothing, and each step is the same program.
+            before = [visible(now[running[0]])] * len(now)
+            for i in running:
+                before[i] = visible(now[i])
+            scored = self.logits.plan(before, like=scored)
+            chosen = np.asarray(best_actions(self, scored)).tolist()
             moves = [move_and_relation(action)[0] for action in chosen]
-            made = self.act.batch(before, [Static(move) for move in moves], chosen)
-            for i, action, move, one in zip(running, chosen, moves, made, strict=True):
-                actions[i].append(action)
-                now[i] = after(now[i], move, *one)
+            acted = self.act.plan(before, [Static(move) for move in moves], chosen, like=acted)
+            made = jax.device_get(results_of_actions(self, acted))
+            for i in running:
+                actions[i].append(chosen[i])
+                now[i] = after(now[i], moves[i], *jax.tree.map(lambda rows, i=i: rows[i], made))
         return actions
+
+
+@jax.jit
+def best_actions(parser: StackLSTMParser, plan: Plan) -> Array:
+    return parser.logits.batch(plan).argmax(axis=-1)
+
+
+@jax.jit
+def results_of_actions(parser: StackLSTMParser, plan: Plan) -> tuple[Item, State]:
+    return parser.act.batch(plan)
 
 
 def visible(now: Configuration) -> Configuration:
