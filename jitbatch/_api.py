@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jitbatch import _compat, _context, _passes
 from jitbatch._arguments import Arguments, each_call, samples_of, shared_arguments, take_apart
 from jitbatch._auto import Choice, Way, size_of
-from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
@@ -31,6 +30,7 @@ from jitbatch._explain import explain_plan
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._measure import time_run, time_steps
+from jitbatch._numbers import ClosesOverTracer
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._prefetch import Plans
 from jitbatch._ragged import no_samples
@@ -306,7 +306,7 @@ class Batched(Generic[P, R]):
         contexts = list(self._contexts)
         return {
             "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
-            "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
+            "subgraphs": _total([context.known.info() for context in contexts], _context.MAX_SIGNATURES),
             "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
         }
 

@@ -18,6 +18,23 @@ COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"
 _NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
 
 
+LIBRARY, USER, RECURSIVE = range(3)
+
+_code_kinds: dict[int, tuple[CodeType, int]] = {}
+"""Codes by `id`, held so that it stays theirs: hashing a code object takes longer than all else here."""
+
+
+def _code_kind(code: CodeType) -> int:
+    """Whether code is a library's, the user's, or the user's and calls itself."""
+    found = _code_kinds.get(id(code))
+    if found is None:
+        if len(_code_kinds) > 4096:
+            _code_kinds.clear()
+        kind = LIBRARY if is_library(code) else RECURSIVE if calls_itself(code) else USER
+        found = _code_kinds[id(code)] = (code, kind)
+    return found[1]
+
+
 class Site(NamedTuple):
     """A place in a running program.
 
@@ -113,18 +130,27 @@ class SiteRecorder:
         self._callee: FrameType | None = None
         self._ordinal = 0
 
-    def here(self) -> Site:
-        frame: FrameType | None = sys._getframe(1)
-        callee = None
-        while frame is not None and is_library(frame.f_code):
+    def forget(self) -> None:
+        """Let go of the last frame."""
+        self._callee = None
+
+    def here(self, depth: int = 0) -> Site:
+        """The place that an operation is recorded at; this many callers are known to be the library's."""
+        callee: FrameType | None = sys._getframe(depth)
+        frame = callee.f_back
+        while frame is not None and _code_kind(frame.f_code) == LIBRARY:
             callee, frame = frame, frame.f_back
         self._ordinal = self._ordinal + 1 if callee is self._callee else 0
         self._callee = callee
         chain = []
-        while frame is not None and frame.f_code is not self._outermost and frame.f_code is not self._boundary:
-            if not is_library(frame.f_code):
+        while frame is not None:
+            code = frame.f_code
+            if code is self._outermost or code is self._boundary:
+                break
+            kind = _code_kind(code)
+            if kind != LIBRARY:
                 chain.append((frame, frame.f_lasti))
-                if calls_itself(frame.f_code):
+                if kind == RECURSIVE:
                     break
             frame = frame.f_back
         return Site(tuple(chain), self._ordinal)
