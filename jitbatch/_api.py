@@ -30,12 +30,12 @@ from jitbatch._explain import explain_plan
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._measure import time_run, time_steps
-from jitbatch._numbers import ClosesOverTracer
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._prefetch import Plans
 from jitbatch._ragged import no_samples
 from jitbatch._record import Recorder, describe_function, describe_source
 from jitbatch._report import Report, Times
+from jitbatch._rows import ClosesOverTracer
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._schedule import POLICIES
 from jitbatch._shards import plan_shards, split

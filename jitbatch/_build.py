@@ -15,8 +15,8 @@ import numpy as np
 
 from jitbatch._graph import Graph, Tables
 from jitbatch._group import group_operations
-from jitbatch._numbers import BARE, Numbers
 from jitbatch._record import Recorder
+from jitbatch._rows import BARE, Numbers
 from jitbatch._sums import gather_sums
 from jitbatch._templates import bind, further_row
 from jitbatch._values import Op, Value, check_result

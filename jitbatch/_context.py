@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from jitbatch import _compat
 from jitbatch._arguments import Arguments
@@ -50,8 +51,11 @@ _is_none = functools.partial(operator.is_, None)
 
 def describe_leaf(leaf: Any) -> Hashable:
     """The type of an array leaf, as part of a key; None for what is not an array."""
-    if type(leaf) in NUMBERS:
-        return type(leaf)
+    kind = type(leaf)
+    if kind in NUMBERS:
+        return kind
+    if kind is np.ndarray and leaf.dtype.kind in "fiub":
+        return leaf.shape, leaf.dtype, False
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.shape, leaf.dtype, leaf.weak_type
     if not is_array(leaf):

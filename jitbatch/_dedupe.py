@@ -4,6 +4,8 @@ Rows are sorted by a hash and neighbours are then compared bit by bit, so that a
 and never merges two rows that differ.
 """
 
+import itertools
+
 import numpy as np
 
 from jitbatch._concat import Batch, ranges
@@ -98,36 +100,44 @@ def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> n
     first = _first_equal(batch, key, nodes)
     if np.array_equal(first, nodes):
         return leader
-    return _merge_readers(batch, key, may_merge, leader.copy(), nodes, first)
+    return _merge_readers(batch, key, may_merge, leader, nodes, first)
+
+
+FEW = 4
+"""So many times all operands are looked through for those that read what was merged; then they are sorted for it."""
 
 
 def _merge_readers(
     batch: Batch, key: np.ndarray, may_merge: np.ndarray, leader: np.ndarray, nodes: np.ndarray, first: np.ndarray
 ) -> np.ndarray:
     """The leaders of all nodes, where some nodes turned out to be equal to the first of them. Only what reads these, or
-    what they are equal to, is looked at again: a chain that is found node by node costs no more for each than that."""
+    what they are equal to, is looked at again: a chain may be found node by node."""
     reader = np.repeat(np.arange(len(leader)), np.diff(batch.operand_start))
     made_by = batch.producer[batch.operands]
-    order = np.argsort(made_by, kind="stable")
-    begin = np.searchsorted(made_by[order], np.arange(len(leader) + 1))
-    members: dict[int, list[int]] = {}  # of each leader
-    for node in np.flatnonzero(leader != np.arange(len(leader))).tolist():
-        members.setdefault(int(leader[node]), []).append(node)
-    while True:
+    order = begin = None
+    for number in itertools.count():
         is_merged = first != nodes
         if not is_merged.any():
-            while not np.array_equal(leader, leader[leader]):
-                leader = leader[leader]
             return leader
-        for node, to in zip(nodes[is_merged].tolist(), first[is_merged].tolist(), strict=True):
-            same = [node, *members.pop(node, [])]
-            leader[node] = to
-            _merge_keys(batch, key, np.array(same), np.full(len(same), to))
-            members.setdefault(to, []).extend(same)
-        some = np.array([node for to in set(first[is_merged].tolist()) for node in (to, *members[to])])
-        nodes = np.unique(reader[order[ranges(begin[some], begin[some + 1] - begin[some])]])
+        now = np.arange(len(leader))
+        now[nodes] = first
+        leader = now[leader]
+        is_changed = np.zeros(len(leader) + 1, bool)  # the last is for inputs and shared values
+        is_changed[first[is_merged]] = True
+        is_changed[:-1] = is_changed[leader]
+        changed = np.flatnonzero(is_changed)
+        _merge_keys(batch, key, changed, leader[changed])
+        if number < FEW:
+            some = np.flatnonzero(is_changed[made_by])
+        else:
+            if order is None or begin is None:
+                order = np.argsort(made_by, kind="stable")
+                begin = np.searchsorted(made_by[order], np.arange(len(leader) + 1))
+            some = order[ranges(begin[changed], begin[changed + 1] - begin[changed])]
+        nodes = np.unique(reader[some])
         nodes = nodes[may_merge[nodes] & (leader[nodes] == nodes)]
         first = _first_equal(batch, key, nodes)
+    raise AssertionError("there is no end to counting")
 
 
 def _merge_keys(batch: Batch, key: np.ndarray, nodes: np.ndarray, leaders: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jitbatch import _compat
-from jitbatch._numbers import BARE, Numbers, SharedRow
+from jitbatch._rows import BARE, Numbers, SharedRow
 from jitbatch._sites import Site
 from jitbatch._templates import Argument, Copied, Made, MadeRow, MadeShared, Template, make_template
 from jitbatch._values import NODE, ConstantRow, Op, Value, is_array, within_body

@@ -153,7 +153,8 @@ class Tables:
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
         self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
-        self._edge_numbers: dict[tuple[int, int, int, int], int] = {}
+        self._edge_numbers: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+        self._ends: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self._aval_classes: dict[int, int] = {}
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
@@ -206,13 +207,21 @@ class Tables:
                 self.shared_class.append(self.class_of(aval))
         return number
 
-    def edge_number(self, read: int, output: int, reader: int, row: int) -> int:
-        """The number of the edge to the how-many-th row that nodes of a kind read."""
-        found = self._edge_numbers.get((read, output, reader, row))
+    def ends(self, kind: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """The ends of edges at nodes of a kind: the kind and the number of each output, and of each slot that is a
+        row."""
+        found = self._ends.get(kind)
         if found is None:
-            slots = [slot for slot, bound in enumerate(self.kinds[reader].binding) if bound == ROW]
-            found = self.edges.number(Edge(read, output, reader, slots[row]))
-            self._edge_numbers[read, output, reader, row] = found
+            slots = [slot for slot, bound in enumerate(self.kinds[kind].binding) if bound == ROW]
+            outputs = range(len(self.kind_classes[kind]))
+            found = self._ends[kind] = [(kind, output) for output in outputs], [(kind, slot) for slot in slots]
+        return found
+
+    def edge_number(self, read: tuple[int, int], reader: tuple[int, int]) -> int:
+        """The number of the edge between two ends."""
+        found = self._edge_numbers.get((read, reader))
+        if found is None:
+            found = self._edge_numbers[read, reader] = self.edges.number(Edge(*read, *reader))
         return found
 
     def shared_order(self, number: int) -> tuple[Any, ...]:
@@ -345,23 +354,14 @@ class Graph:
     @cached_property
     def edges_present(self) -> np.ndarray:
         """The numbers of the edges between kinds of node, each once."""
-        reader = np.repeat(np.arange(self.node_count), np.diff(self.operand_start))
-        read = self.producer[self.operands]
-        inner = np.flatnonzero(read >= 0)
-        if not len(inner):
-            return np.zeros(0, np.int64)
-        reader, read = reader[inner], read[inner]
-        column = inner - self.operand_start[reader]
-        variadic = [kind for kind in self.kinds_present.tolist() if self.tables.kinds[kind].is_variadic]
-        if variadic:
-            column[np.isin(self.kind[reader], variadic)] = 0
-        output = self.operands[inner] - self.node_values[read]
-        edges = (self.kind[read].astype(np.int64), output, self.kind[reader], column)
-        word = edges[0]  # an edge as one number
-        for part in edges[1:]:
-            word = word * (int(part.max()) + 1) + part
-        at = np.unique(word, return_index=True)[1]
-        numbers = map(self.tables.edge_number, *[part[at].tolist() for part in edges])
+        made: list[Any] = [None] * self.first_node_value  # of each value its kind of node and which output it is
+        readers: list[Any] = []  # of each operand its kind of node and which row it is
+        for kind, count in zip(self.kind.tolist(), np.diff(self.operand_start).tolist(), strict=True):
+            outputs, rows = self.tables.ends(kind)
+            made += outputs
+            readers += rows if len(rows) == count else rows * count  # of a sum, all are the same
+        pairs = {*zip(map(made.__getitem__, self.operands.tolist()), readers, strict=True)}
+        numbers = [self.tables.edge_number(read, reader) for read, reader in pairs if read is not None]
         return np.array(sorted(numbers), np.int64)
 
     @cached_property
@@ -404,7 +404,7 @@ class Graph:
 
         tables, nodes = self.tables, self.node_count
         check(self.inputs.shape == (len(self.inputs), 3), "inputs has three columns")
-        check(len(self.operand_start) == nodes + 1 and len(self.level) == nodes, "one entry a node")
+        check(len(self.operand_start) == nodes + 1, "one entry a node")
         check(self.operand_start[0] == 0 and self.operand_start[-1] == len(self.operands), "operands are covered")
         check(np.all((self.kind >= 0) & (self.kind < len(tables.kinds))), "kinds exist")
         check(len(self.value_class) == self.node_values[-1], "every value has a class")
@@ -423,8 +423,6 @@ class Graph:
             check(list(self.value_class[reads]) == wanted, f"node {node} reads values of the right classes")
             made = self.value_class[self.node_values[node] : self.node_values[node + 1]]
             check(tuple(made) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
-            levels = [self.level[p] + 1 for p in self.producer[reads] if p >= 0]
-            check(self.level[node] == max(levels, default=0), f"node {node} is one level above what it reads")
 
     def __str__(self) -> str:
         def name(value: int) -> str:

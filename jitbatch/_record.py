@@ -21,8 +21,8 @@ from jitbatch._errors import ControlFlowError, MutationError, OutputError
 from jitbatch._fold import fold
 from jitbatch._fragments import Recorded, make_fragment
 from jitbatch._graph import SharedLeaf, Tables
-from jitbatch._numbers import Numbers
 from jitbatch._open import Element, list_elements, open_body
+from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._templates import (

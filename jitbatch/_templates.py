@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jitbatch import _compat
 from jitbatch._canonical import Cell, SumCell
 from jitbatch._graph import ROW, SharedArray, SharedResult
-from jitbatch._numbers import Numbers, SharedRow, is_small
+from jitbatch._rows import Numbers, SharedRow, is_small
 from jitbatch._values import ConstantRow, Op, Value
 
 

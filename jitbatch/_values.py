@@ -91,7 +91,7 @@ class Value(_compat.Tracer):
     Attributes:
         source: the `Op` that makes it, an `InputSource`, a `ConstantRow`, `NODE`, or another value or a concrete array
             that it is an alias of.
-        row: its number in the recording if it is a row of the batch, None if it is shared (see `_numbers`).
+        row: its number in the recording if it is a row of the batch, None if it is shared (see `_rows`).
         form: what a decorated function that is called on it depends on: of a row the number of its aval; of a shared
             value a negative number, which is found out when it is needed.
     """
