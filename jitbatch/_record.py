@@ -7,6 +7,7 @@ seen with arguments of these forms before is one dictionary look-up, and adds to
 does not run again.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
@@ -83,6 +84,11 @@ class Flat(NamedTuple):
     rows: Sequence[int | None]
     form: int
     is_shared: bool = False
+
+
+_new_flat: Callable[[tuple[Any, ...]], Flat] = functools.partial(
+    tuple.__new__, Flat
+)  # as `Flat`, in a third of the time
 
 
 class Recorder(_compat.Trace):
@@ -424,7 +430,8 @@ class Recorder(_compat.Trace):
         if form is None:
             return tree.unflatten(values)
         result = tree.unflatten(values) if out_type is None else out_type(*values)
-        self._flat[id(result)] = Flat(result, values, [value.row for value in values], form)
+        rows = [value.row for value in values]
+        self._flat[id(result)] = _new_flat((result, values, rows, form, False))
         return result
 
     def _copy(self, template: Template, rows: list[Any], first: int, arguments: list[Any]) -> Any:

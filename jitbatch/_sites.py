@@ -5,6 +5,7 @@ frames from the operation outwards to the innermost activation of a recursive fu
 """
 
 import dis
+import inspect
 import os
 import sys
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from jitbatch import _compat
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
 
@@ -129,10 +131,12 @@ class SiteRecorder:
         self._boundary = boundary
         self._callee: FrameType | None = None
         self._ordinal = 0
+        self._last: tuple[FrameType | None, int, tuple[tuple[FrameType, int], ...]] = (None, 0, ())
 
     def forget(self) -> None:
-        """Let go of the last frame."""
+        """Let go of the last frames."""
         self._callee = None
+        self._last = (None, 0, ())
 
     def here(self, depth: int = 0) -> Site:
         """The place that an operation is recorded at; this many callers are known to be the library's."""
@@ -142,7 +146,11 @@ class SiteRecorder:
             callee, frame = frame, frame.f_back
         self._ordinal = self._ordinal + 1 if callee is self._callee else 0
         self._callee = callee
-        chain = []
+        # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
+        last, instruction, known = self._last
+        if frame is not None and frame is last and frame.f_lasti == instruction:
+            return Site(known, self._ordinal)
+        innermost, chain = frame, []
         while frame is not None:
             code = frame.f_code
             if code is self._outermost or code is self._boundary:
@@ -153,4 +161,7 @@ class SiteRecorder:
                 if kind == RECURSIVE:
                     break
             frame = frame.f_back
-        return Site(tuple(chain), self._ordinal)
+        known = tuple(chain)
+        if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
+            self._last = (innermost, innermost.f_lasti, known)
+        return Site(known, self._ordinal)

@@ -127,7 +127,15 @@ class _Gatherer:
                 if is_addition and self._is_private(origin) and _same_class(source.outputs[0], op.outputs[0]):
                     made_by[id(value)] = source
         has_reader = {id(source) for source in made_by.values()}
-        places = {id(op): _place(op) for op in additions}
+        known: dict[Any, Any] = {}  # many sites have one chain
+        places = {}
+        for op in additions:
+            site = op.site
+            assert site is not None
+            key = id(site.chain), site.ordinal
+            if key not in known:
+                known[key] = _place(op)
+            places[id(op)] = known[key]
         inner = {id(op): [made_by[id(value)] for value in terms[id(op)] if id(value) in made_by] for op in additions}
         above: dict[int, Op | None] = {}
         accumulates = {id(op) for op in additions if len(terms[id(op)]) == 1}
@@ -135,8 +143,8 @@ class _Gatherer:
             if id(op) not in has_reader:
                 accumulates |= _accumulating(op, inner, above, places)
         # What a place in the code means is not to depend on where in a sample it is met.
-        known = {places[key] for key in accumulates}
-        accumulates |= {key for key in above if places[key] in known}
+        accumulating = {places[key] for key in accumulates}
+        accumulates |= {key for key in above if places[key] in accumulating}
         for op in additions:
             upper = above.get(id(op))
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
@@ -306,9 +314,6 @@ def _place(op: Op) -> Any:
     """The place in the code of an operation, whatever activation of the function it is."""
     site = op.site
     assert site is not None
-    if len(site.chain) == 1:
-        frame, instruction = site.chain[0]
-        return site.ordinal, id(frame.f_code), instruction
     return site.ordinal, *[(id(frame.f_code), instruction) for frame, instruction in site.chain]
 
 
