@@ -197,6 +197,6 @@ def test_a_frame_that_goes_on_is_elsewhere() -> None:
     first, second = recorder.here(), recorder.here()
     turns = []
     for _ in range(2):
-        turns.append(recorder.here())  # noqa: PERF401
+        turns.append(recorder.here())
     assert len({site.chain[0][1] for site in (first, second, turns[0])}) == 3
     assert turns[0].chain == turns[1].chain
