@@ -60,7 +60,7 @@ def make_fragment(
     makes = numbers.made - body.made
     given = max((position + 1 for position in positions if position is not None), default=0)
     outputs = [value for op in body.ops for value in op.outputs]
-    place_of: dict[int, int] = {
+    place_of: dict[Any, Any] = {
         value.row: given + makes + i for i, value in enumerate(outputs) if value.row is not None
     }
     for alias, position in zip(aliases, positions, strict=True):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 from test_record import X, inputs, recording
 
 from jitbatch import jitbatch
 from jitbatch._rows import BARE, ClosesOverTracer
 
+lax: Any = jax.lax  # whose functions return `Value`s here
 XS = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
 
 
@@ -71,8 +72,6 @@ def test_a_constant_is_one_row() -> None:
 
 
 def test_tracers_of_other_transformations_are_not_kept() -> None:
-    import jax
-
     def loss(w: Any) -> Any:
         with recording() as recorder, pytest.raises(ClosesOverTracer):
             recorder.numbers.form(w)

@@ -15,7 +15,7 @@ from jitbatch._templates import taking
 
 W = jnp.float32([[0.5, -0.2], [0.1, 0.3]])
 LAYERS = [W, 2 * W]
-SAMPLES = [np.float32([[i, 1], [2, -i]][: 1 + i % 2]) for i in range(5)]
+SAMPLES = [np.array([[i, 1], [2, -i]][: 1 + i % 2], np.float32) for i in range(5)]
 
 
 class State(NamedTuple):
