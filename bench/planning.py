@@ -6,6 +6,7 @@ DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For e
 
 - cold: microseconds a node for minibatches of structures that were never met, in a context that knows the cells;
 - warm: the same for structures that were met before;
+- cold cpu, warm cpu: the same as processor time of the planning thread, which says more on a busy machine;
 - share: warm planning by the time of a fused train step;
 - cold epoch: the time of an epoch (planning and training) over never-seen samples, by that of the next one;
 - ahead: the time of an epoch with `f.plans` (planning in a thread), by that of the same steps on plans made before.
@@ -72,19 +73,21 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
     largest = None
     for batch in known:
         largest = fun.plan(params, batch, like=largest)
-    cold, nodes = [], []
+    cold, cold_cpu, nodes = [], [], []
     for batch in new:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.thread_time()
         largest = fun.plan(params, batch, like=largest)
         cold.append(time.perf_counter() - start)
+        cold_cpu.append(time.thread_time() - cpu)
         nodes.append(largest.summary.nodes)
     fun.plan(params, batches[0], like=largest)
-    warm, counts = [], []
+    warm, warm_cpu, counts = [], [], []
     for _ in range(3):
         for batch in batches:
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.thread_time()
             plan = fun.plan(params, batch, like=largest)
             warm.append(time.perf_counter() - start)
+            warm_cpu.append(time.thread_time() - cpu)
             counts.append(plan.summary.nodes)
 
     ready = [jax.device_put(fun.plan(params, batch, like=largest)) for batch in batches]
@@ -98,6 +101,8 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
     return {
         "nodes a minibatch": statistics.mean(counts),
         "cold us a node": 1e6 * sum(cold) / sum(nodes),
+        "cold cpu us a node": 1e6 * sum(cold_cpu) / sum(nodes),
+        "warm cpu us a node": 1e6 * statistics.median(np.array(warm_cpu) / counts),
         "warm us a node": 1e6 * statistics.median(np.array(warm) / counts),
         "warm ms a minibatch": 1e3 * statistics.median(warm),
         "ms a step": 1e3 * warm_step,

@@ -1,350 +1,278 @@
 """From a recording to a graph.
 
-One pass backwards finds what is needed; one pass forwards decides for each operation whether it is an index into the
-sample's inputs, a shared value, or work of the sample; bare operations are grouped into cells; the rest is numbering.
+Nodes are integers already. Sums are found among the bare operations, and what remains of these is grouped into cells,
+each a further node; what nothing needs is dropped; the rest is numbering.
 """
 
+import bisect
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jitbatch import _compat
-from jitbatch._caches import Cache
-from jitbatch._canonical import Cell, Identity, SumCell, array_key, intern_cell
-from jitbatch._fold import fold
-from jitbatch._graph import ROW, Graph, SharedArray, SharedLeaf, SharedResult, Tables, levels_of
+from jitbatch._graph import Graph, Tables
 from jitbatch._group import group_operations
 from jitbatch._record import Recorder
+from jitbatch._rows import BARE, Numbers
 from jitbatch._sums import gather_sums
-from jitbatch._values import ConstantRow, InputSource, Op, Value, check_result, root, within
-
-SMALL = 1024
-"""Constants of up to this many elements that are passed to a subgraph are rows of the batch, as inputs are: calls on
-different constants are one bucket. Larger ones, and what a subgraph closes over, are part of what it computes."""
+from jitbatch._templates import bind, further_row
+from jitbatch._values import Op, Value, check_result
 
 
-class ClosesOverTracer(Exception):
-    """A sample uses a value of an outer transformation: its graph holds for this call alone."""
+class Node(NamedTuple):
+    """A node that is made of bare operations: its kind, the numbers of what it reads, and of what it makes."""
+
+    kind: int
+    operands: Sequence[int]
+    made: Sequence[int]
 
 
-class Shared(NamedTuple):
-    number: int
-
-
-class Input(NamedTuple):
-    leaf: int
-    depth: int
-    row: int
-
-
-class View(NamedTuple):
-    """A slice of an input, not yet needed as an array."""
-
-    of: Input
-    rows: range
-    op: Op
-
-
-class Made(NamedTuple):
-    """Output `output` of the kept operation `op`."""
-
-    op: int
-    output: int
-
-
-Ref = Shared | Input | View | Made
-
-
-class Builder:
-    def __init__(self, recorder: Recorder, granularity: str, may_close_over_tracers: bool):
-        self.tables: Tables = recorder.tables
-        self.granularity = granularity
-        self.may_close_over_tracers = may_close_over_tracers
-        self.refs: dict[int, Ref] = {}
-        self.kept: list[Op] = []
-        self.leaf_avals: list[Any] = list(recorder.input_avals)
-        self.constants: dict[Hashable, tuple[int, Any]] = {}
-        self.inputs: list[list[Ref]] = []  # what each kept operation reads
-
-    # What each value is
-
-    def ref(self, value: Any) -> Ref:
-        value = root(value)
-        found = self.refs.get(id(value))
-        if found is None:
-            if type(value) is not Value:
-                return self.constant(value)
-            source = value.source
-            if isinstance(source, ConstantRow):
-                found = self.refs[id(value)] = self.constant_row(source.array)
-                return found
-            assert isinstance(source, InputSource), "operations are recorded in topological order"
-            if source.shared:
-                found = Shared(self.tables.share(SharedLeaf(source.leaf), value.aval))
-            else:
-                found = Input(source.leaf, 0, 0)
-            self.refs[id(value)] = found
-        return found
-
-    def whole(self, value: Any) -> Ref:
-        """The reference to a value that is needed as an array."""
-        found = self.ref(value)
-        if isinstance(found, View):
-            found = self.keep(found.op, [self.whole(value) for value in found.op.inputs])[0]
-        return found
-
-    def constant(self, value: Any) -> Shared:
-        if _compat.is_tracer(value) and not self.may_close_over_tracers:
-            raise ClosesOverTracer
-        return Shared(self.tables.share(SharedArray(value), jax.typeof(value)))
-
-    def constant_row(self, value: Any) -> Input:
-        """A constant that is a row, as a leaf of the sample is."""
-        aval = jax.typeof(value)
-        host = value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
-        key = array_key(host)
-        if key not in self.constants:
-            self.constants[key] = len(self.leaf_avals), host
-            self.leaf_avals.append(aval)
-        return Input(self.constants[key][0], 0, 0)
-
-    # What each operation becomes
-
-    def add(self, op: Op) -> None:
-        if op.index is not None:
-            base = self.ref(op.inputs[0])
-            if isinstance(base, View):
-                base, index = base.of, within(base.rows, op.index)
-            else:
-                index = op.index
-            if isinstance(base, Input):
-                if isinstance(index, int):
-                    length = self._length(op)
-                    ref: Ref = Input(base.leaf, base.depth + 1, base.row * length + index)
-                else:
-                    ref = View(base, index, op)
-                self.refs[id(op.outputs[0])] = ref
-                return
-        refs = self.refs
-        inputs = [found if type(found := refs.get(id(value))) is Made else self.whole(value) for value in op.inputs]
-        if not op.effects and all(type(ref) is Shared for ref in inputs):
-            cell, operands = self.cell_of([op], op.outputs)
-            numbers = tuple(self._shared_number(operand) for operand in operands)
-            for output, value in enumerate(op.outputs):
-                number = self.tables.share(SharedResult(cell, numbers, output), value.aval)
-                self.refs[id(value)] = Shared(number)
-        else:
-            self.keep(op, inputs)
-
-    def _length(self, op: Op) -> int:
-        """The length of the axis that an index into an input, or into a slice of one, goes along."""
-        base = self.ref(op.inputs[0])
-        while isinstance(base, View):
-            op = base.op
-            base = self.ref(op.inputs[0])
-        return op.inputs[0].aval.shape[0]
-
-    def _shared_number(self, operand: Any) -> int:
-        ref = self.ref(operand)
-        assert isinstance(ref, Shared)
-        return ref.number
-
-    def keep(self, op: Op, inputs: list[Ref]) -> list[Made]:
-        made = [Made(len(self.kept), output) for output in range(len(op.outputs))]
-        self.kept.append(op)
-        self.inputs.append(inputs)
-        for value, ref in zip(op.outputs, made, strict=True):
-            self.refs[id(value)] = ref
-        return made
-
-    # Cells
-
-    def is_boundary(self, op: Op) -> bool:
-        return op.cell is not None or (self.granularity == "subgraph" and op.is_users_jit)
-
-    def groups(self) -> list[list[int]]:
-        """The kept operations, by number, that are a node together."""
-        count = len(self.kept)
-        if self.granularity == "op":
-            return [[number] for number in range(count)]
-        if self.granularity == "graph":
-            return [list(range(count))] if count else []
-        sites = [None if self.is_boundary(op) else op.site for op in self.kept]
-        if not any(sites):
-            return [[number] for number in range(count)]
-        reads = [[ref.op for ref in inputs if type(ref) is Made] for inputs in self.inputs]
-        numbers = group_operations(sites, [op.scope for op in self.kept], reads, [op.turn for op in self.kept])
-        members: list[list[int]] = [[] for _ in range(max(numbers, default=-1) + 1)]
-        for op, number in enumerate(numbers):
-            members[number].append(op)
-        return members
-
-    def cell_of(self, ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[Cell, list[Any]]:
-        """The cell of a group, and its operands."""
-        op = ops[0]
-        if op.cell is not None:
-            return op.cell, [root(value) for value in op.inputs]
-        if self.is_boundary(op):
-            closed = op.params["jaxpr"]
-            cell = _jit_cells.get_or_make(Identity(closed), lambda: _jit_cell(closed, op.params["name"]))
-            return cell, [*closed.consts, *(root(value) for value in op.inputs)]
-        assert op.site is not None
-        where = op.site.chain[0][0].f_code.co_qualname if op.site.chain else "sample"
-        name = where.replace("<locals>.", "")
-        # What a group computes is not to depend on what its sample reads of it, so that equal groups are one type.
-        jaxpr, operands = fold(ops, [], outputs, name, resolve=root, keep_dead_code=self.granularity == "subgraph")
-        return intern_cell(jaxpr, name, op.site.where if op.site.chain else "?"), operands
-
-
-_jit_cells = Cache(1024)
-
-
-def _jit_cell(closed: Any, name: str) -> Cell:
-    """The cell of a jitted function: its jaxpr with the constants as leading operands."""
-    jaxpr = closed.jaxpr
-    inputs = [*jaxpr.constvars, *jaxpr.invars]
-    debug = jaxpr.debug_info
-    where = f"{debug.func_filename}:{debug.func_lineno}"
-    return intern_cell(_compat.make_jaxpr(inputs, jaxpr.outvars, jaxpr.eqns, name), name, where)
-
-
-def build_graph(recorder: Recorder, result: Any, granularity: str, may_close_over_tracers: bool = False) -> Graph:
+def build_graph(recorder: Recorder, result: Any) -> Graph:
     """The graph of a recorded sample whose function returned `result`."""
     check_result(result, recorder.sample)
-    out_leaves, out_tree = jax.tree.flatten(result)
-    builder = Builder(recorder, granularity, may_close_over_tracers)
-    ops = recorder.ops
-    if granularity != "graph" and any(op.primitive is not None for op in ops):
-        ops = gather_sums(ops, out_leaves)
-    for op in ops:
-        builder.add(op)
-    output_refs = [builder.whole(leaf) for leaf in out_leaves]
-    groups = builder.groups()
-    read_outside = _read_outside(builder, groups, output_refs)
+    leaves, out_tree = jax.tree.flatten(result)
+    numbers, tables = recorder.numbers, recorder.tables
+    kept = _kept_operations(recorder, leaves) if recorder.ops else []
+    outputs = [_row(leaf, numbers) for leaf in leaves]
+    nodes = Nodes(recorder.kinds, recorder.counts, recorder.operands, range(numbers.made), tables)
+    if kept:
+        grouped = numbers.granularity != "subgraph" or not all(map(numbers.is_boundary, kept))
+        nodes = _grouped(recorder, kept, nodes, outputs) if grouped else _with_boundaries(kept, nodes, numbers)
+    if numbers.same:
+        nodes.operands = list(map(numbers.actual, nodes.operands))
+        outputs = list(map(numbers.actual, outputs))
+    if not nodes.are_all_read(outputs):
+        nodes = nodes.needed(outputs)
 
-    tables, kept = builder.tables, builder.kept
-    input_numbers: dict[Input, int] = {}
-    shared_numbers: dict[int, int] = {}
-    node_kinds: list[int] = []
-    node_operands: list[list[Ref]] = []
-    made_at: list[dict[int, tuple[int, int]]] = [{}] * len(kept)  # of an operation's outputs: node and place there
-
-    def row(ref: Ref) -> Ref:
-        if type(ref) is Input:
-            input_numbers.setdefault(ref, len(input_numbers))
-        elif type(ref) is Shared:
-            shared_numbers.setdefault(ref.number, len(shared_numbers))
-        return ref
-
-    for members in groups:
-        if read_outside[members[0]] is None:
-            continue
-        ops = [kept[number] for number in members]
-        first = ops[0]
-        boundary = builder.is_boundary(first)
-        outputs = []
-        for number, op in zip(members, ops, strict=True):
-            made_at[number] = {}
-            for output, value in enumerate(op.outputs):
-                if boundary or read_outside[number] >> output & 1:  # type: ignore[operator]
-                    made_at[number][output] = (len(node_kinds), len(outputs))
-                    outputs.append(value)
-        cell, operands = builder.cell_of(ops, outputs)
-        tables.sources.note_group(cell, ops)
-        refs = builder.inputs[members[0]] if first.cell is not None else [builder.ref(operand) for operand in operands]
-        passed = _passed(first, operands)
-        is_sum = isinstance(cell, SumCell)
-        binding: list[int] = []
-        reads: list[Ref] = []
-        for operand, ref, is_passed in zip(operands, refs, passed, strict=True):
-            if type(ref) is Shared:
-                if is_passed and type(operand) is not Value and _is_small(operand):
-                    ref = builder.constant_row(operand)
-                elif not is_sum:
-                    binding.append(ref.number)
-                    continue
-            binding.append(ROW)
-            reads.append(row(ref))
-        node_kinds.append(tables.kind(cell, (ROW,) if is_sum else tuple(binding)))
-        node_operands.append(reads)
-    for ref in output_refs:
-        row(ref)
-
-    given = len(input_numbers) + len(shared_numbers)
-    counts = [len(tables.kind_classes[kind]) for kind in node_kinds]
-    base = list(itertools.accumulate(counts, initial=given))
-
-    def number_of(ref: Ref) -> int:
-        if type(ref) is Made:
-            node, output = made_at[ref.op][ref.output]
-            return base[node] + output
-        if type(ref) is Input:
-            return input_numbers[ref]
-        assert type(ref) is Shared
-        return len(input_numbers) + shared_numbers[ref.number]
-
-    classes = [tables.class_of(_input_aval(builder, ref)) for ref in input_numbers]
-    classes += [tables.shared_class[shared] for shared in shared_numbers]
-    for kind in node_kinds:
-        classes += tables.kind_classes[kind]
-    start = np.array(list(itertools.accumulate(map(len, node_operands), initial=0)), np.int32)
-    operands_array = np.array([number_of(ref) for reads in node_operands for ref in reads], np.int32)
-    producer = np.repeat(np.arange(-1, len(counts), dtype=np.int32), [given, *counts])
+    # What is given, in the order in which it is read first, inputs before shared values.
+    given = [row for row in dict.fromkeys((*nodes.operands, *outputs)) if row < 0]
+    entries = [numbers.given[-1 - row] for row in given]
+    shared = [row for row, (leaf, *_) in zip(given, entries, strict=True) if leaf < 0]
+    if shared:
+        given = [row for row, (leaf, *_) in zip(given, entries, strict=True) if leaf >= 0] + shared
+        entries = [numbers.given[-1 - row] for row in given]
+    value = dict(zip((*given, *nodes.made), itertools.count()))
+    classes = [numbers.given_class[-1 - row] for row in given]
+    for one in nodes.kinds:
+        classes += tables.kind_classes[one]
+    table = np.array(entries, np.int32).reshape(-1, 3)
+    inputs = len(given) - len(shared)
     return Graph(
         tables=tables,
-        leaf_shapes=tuple(tuple(aval.shape) for aval in builder.leaf_avals),
-        constants=tuple(value for _, value in builder.constants.values()),
-        inputs=np.array(list(input_numbers), np.int32).reshape(-1, 3),
-        shared_rows=np.array(list(shared_numbers), np.int32),
-        kind=np.array(node_kinds, np.int32),
-        operand_start=start,
-        operands=operands_array,
+        leaf_shapes=tuple([aval.shape for aval in numbers.leaf_avals]),
+        constants=tuple(numbers.constants),
+        inputs=table[:inputs],
+        shared_rows=table[inputs:, 1],
+        kind=np.array(nodes.kinds, np.int32),
+        operand_start=np.array(list(itertools.accumulate(nodes.counts, initial=0)), np.int32),
+        operands=np.array([value[row] for row in nodes.operands], np.int32),
         value_class=np.array(classes, np.int32),
-        outputs=np.array([number_of(ref) for ref in output_refs], np.int32),
+        outputs=np.array([value[row] for row in outputs], np.int32),
         out_tree=out_tree,
-        level=levels_of(producer, start, operands_array),
     )
 
 
-def _is_small(operand: Any) -> bool:
-    return not _compat.is_tracer(operand) and np.size(operand) <= SMALL
+class Nodes:
+    """Nodes in an order: their kinds, how many rows each reads, and the numbers of the rows that they read and make."""
+
+    def __init__(
+        self, kinds: Sequence[int], counts: Sequence[int], operands: Sequence[int], made: Sequence[int], tables: Tables
+    ):
+        self.kinds = kinds
+        self.counts = counts
+        self.operands = operands
+        self.made = made
+        self.tables = tables
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where the operands of each node begin."""
+        return list(itertools.accumulate(self.counts, initial=0))
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """Where what each node makes begins."""
+        classes = self.tables.kind_classes
+        return list(itertools.accumulate([len(classes[kind]) for kind in self.kinds], initial=0))
+
+    def reads(self, node: int) -> Sequence[int]:
+        return self.operands[self.starts[node] : self.starts[node + 1]]
+
+    def makes(self, node: int) -> Sequence[int]:
+        return self.made[self.firsts[node] : self.firsts[node + 1]]
+
+    def has_effects(self, node: int) -> bool:
+        return self.tables.kinds[self.kinds[node]].cell.has_effects
+
+    def are_all_read(self, outputs: Sequence[int]) -> bool:
+        """Whether something of each node is read: then what reads it is needed, for the same reason, up to the
+        outputs."""
+        read = {*self.operands, *outputs}
+        unread = [place for place, row in enumerate(self.made) if row not in read]
+        if not unread:
+            return self.firsts[-1] >= len(self.kinds)  # nodes that make nothing have effects
+        nodes = {bisect.bisect_right(self.firsts, place) - 1 for place in unread}
+        return not any(read.isdisjoint(self.makes(node)) for node in nodes)
+
+    def needed(self, outputs: Sequence[int]) -> "Nodes":
+        """The nodes that the outputs need, or that have effects."""
+        needed = set(outputs)
+        order = []
+        for node in reversed(range(len(self.kinds))):
+            if self.has_effects(node) or not needed.isdisjoint(self.makes(node)):
+                needed.update(self.reads(node))
+                order.append(node)
+        return self.taken(order[::-1])
+
+    def taken(self, order: Sequence[int], further: Sequence[Node] = ()) -> "Nodes":
+        """Some of the nodes, and further ones, which have the numbers that follow."""
+        kinds, counts, operands, made = [], [], [], []
+        for node in order:
+            if node < len(self.kinds):
+                kind, reads, makes = self.kinds[node], self.reads(node), self.makes(node)
+            else:
+                kind, reads, makes = further[node - len(self.kinds)]
+            kinds.append(kind)
+            counts.append(len(reads))
+            operands += reads
+            made += makes
+        return Nodes(kinds, counts, operands, made, self.tables)
 
 
-def _read_outside(builder: Builder, groups: Sequence[Sequence[int]], results: Sequence[Ref]) -> list[int | None]:
-    """For each operation a bit set of its outputs that are read outside of its group; None for all operations of groups
-    that the results do not depend on and that have no effects."""
-    group_of = [0] * len(builder.kept)
-    for number, members in enumerate(groups):
-        for op in members:
-            group_of[op] = number
-    bits = [0] * len(builder.kept)
-    for ref in results:
-        if type(ref) is Made:
-            bits[ref.op] |= 1 << ref.output
-    needed = [False] * len(groups)
-    for number in reversed(range(len(groups))):
-        members = groups[number]
-        if any(bits[op] or builder.kept[op].effects for op in members):
-            needed[number] = True
-            for op in members:
-                for ref in builder.inputs[op]:
-                    if type(ref) is Made and group_of[ref.op] != number:
-                        bits[ref.op] |= 1 << ref.output
-    return [own if needed[group] else None for own, group in zip(bits, group_of, strict=True)]
+def _with_boundaries(kept: Sequence[Op], nodes: Nodes, numbers: Numbers) -> Nodes:
+    """The nodes with operations among them that are nodes of their own."""
+    further = [_node([op], op.outputs, numbers) for op in kept]
+    count = len(nodes.kinds)
+    for one, op in zip(further, kept, strict=True):
+        numbers.tables.sources.note_group(numbers.tables.kinds[one.kind].cell, [op])
+    if all(op.at == count for op in kept):
+        return Nodes(
+            [*nodes.kinds, *(one.kind for one in further)],
+            [*nodes.counts, *(len(one.operands) for one in further)],
+            [*nodes.operands, *(row for one in further for row in one.operands)],
+            [*nodes.made, *(row for one in further for row in one.made)],
+            numbers.tables,
+        )
+    places = sorted(range(count + len(kept)), key=lambda node: node if node < count else kept[node - count].at - 0.5)
+    return nodes.taken(places, further)
 
 
-def _passed(op: Op, operands: Sequence[Any]) -> list[bool]:
-    """Which operands of a call are its arguments, as opposed to what it closes over."""
-    if op.cell is not None:
-        return list(op.passed)
-    if op.is_users_jit:
-        return [i >= len(op.params["jaxpr"].consts) for i in range(len(operands))]
-    return [False] * len(operands)
+def _row(value: Any, numbers: Numbers) -> int:
+    row = numbers.row(value)
+    return numbers.shared_row(numbers.shared(value)) if row is None else row
 
 
-def _input_aval(builder: Builder, ref: Input) -> Any:
-    aval = builder.leaf_avals[ref.leaf]
-    return _compat.make_aval(aval.shape[ref.depth :], aval.dtype) if ref.depth else aval
+# Bare operations
+
+
+def _kept_operations(recorder: Recorder, results: Sequence[Any]) -> list[Op]:
+    """The operations that are work of the sample, with sums in place of what they were written as."""
+    numbers, ops = recorder.numbers, recorder.ops
+    if numbers.granularity != "graph":
+        read = {numbers.actual(row) for row in recorder.operands if row >= BARE}
+        ops = gather_sums(ops, results, read=read)
+    kept = []
+    for op in ops:
+        numbers.place(op)
+        row = op.outputs[0].row if op.outputs else BARE
+        if row is None and not op.effects:
+            continue  # a shared value, which is computed if something needs it
+        element = numbers.element_of(op) if op.index is not None else None
+        if element is None:
+            kept.append(op)
+        else:
+            numbers.same[row] = element.row  # type: ignore[index, assignment]
+    return kept
+
+
+def _grouped(recorder: Recorder, kept: Sequence[Op], nodes: Nodes, outputs: Sequence[int]) -> Nodes:
+    """The nodes that are needed, among them groups of operations."""
+    numbers, tables = recorder.numbers, recorder.tables
+    items = _items(len(nodes.kinds), kept)
+    reads = [_reads(item, nodes, numbers) for item in items]
+    makes = [nodes.makes(item) if type(item) is int else [value.row for value in item.outputs] for item in items]
+    made_by = {row: place for place, made in enumerate(makes) for row in made}
+    members = _groups(numbers, items, [[made_by[row] for row in rows if row in made_by] for rows in reads])
+    group_of = [0] * len(items)
+    for number, group in enumerate(members):
+        for place in group:
+            group_of[place] = number
+
+    # Backwards: which groups are needed, and what of each is read outside of it.
+    is_read = set(map(numbers.actual, outputs))
+    needed = [False] * len(members)
+    for number in reversed(range(len(members))):
+        for place in members[number]:
+            item = items[place]
+            effects = nodes.has_effects(item) if type(item) is int else item.effects
+            needed[number] = needed[number] or bool(effects) or not is_read.isdisjoint(makes[place])
+        if needed[number]:
+            for place in members[number]:
+                is_read.update([row for row in reads[place] if group_of[made_by.get(row, place)] != number])
+
+    order: list[int] = []
+    further: list[Node] = []
+    for number, group in enumerate(members):
+        if not needed[number]:
+            continue
+        ops = [items[place] for place in group]
+        if type(ops[0]) is int:
+            order.append(ops[0])
+            continue
+        whole = numbers.is_boundary(ops[0])
+        values = [value for op in ops for value in op.outputs if whole or value.row in is_read]
+        order.append(len(nodes.kinds) + len(further))
+        further.append(_node(ops, values, numbers))
+        tables.sources.note_group(tables.kinds[further[-1].kind].cell, ops)
+    return nodes.taken(order, further)
+
+
+def _items(nodes: int, kept: Sequence[Op]) -> list[Any]:
+    """Nodes, by number, and operations in the order of the recording."""
+    items: list[Any] = []
+    done = 0
+    for op in kept:
+        items += range(done, op.at)
+        done = max(done, op.at)
+        items.append(op)
+    return [*items, *range(done, nodes)]
+
+
+def _reads(item: Any, nodes: Nodes, numbers: Numbers) -> list[int]:
+    """The numbers of what a node or an operation reads."""
+    if type(item) is int:
+        return list(map(numbers.actual, nodes.reads(item)))
+    return [numbers.actual(row) for value in item.inputs if (row := numbers.row(value)) is not None]
+
+
+def _groups(numbers: Numbers, items: Sequence[Any], reads: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The items, by place, that are a node together; it is given which others each reads."""
+    if numbers.granularity == "graph":
+        return [list(range(len(items)))]
+    sites = [None if type(item) is int or numbers.is_boundary(item) else item.site for item in items]
+    if numbers.granularity == "op" or not any(sites):
+        return [[place] for place in range(len(items))]
+    scopes = [0 if type(item) is int else item.scope for item in items]
+    turns = [None if type(item) is int else item.turn for item in items]
+    of = group_operations(sites, scopes, reads, turns)
+    members: list[list[int]] = [[] for _ in range(max(of, default=-1) + 1)]
+    for place, number in enumerate(of):
+        members[number].append(place)
+    return members
+
+
+def _node(ops: Sequence[Op], values: Sequence[Value], numbers: Numbers) -> Node:
+    """A node that is made of operations, with some of the values that they make."""
+    cell, operands = numbers.cell_of(ops, values)
+    op = ops[0]
+    closed = len(op.params["jaxpr"].consts) if op.cell is None and op.is_users_jit else 0
+    passed = [op.cell is not None or (op.is_users_jit and place >= closed) for place in range(len(operands))]
+    references: list[Any] = []
+    for operand in operands:
+        row = numbers.row(operand)
+        references.append(numbers.shared(operand) if row is None else (row,))
+    binding, reads = bind(cell, references, passed, numbers, lambda row: (further_row(row, numbers),))
+    return Node(numbers.tables.kind(cell, binding), [row for (row,) in reads], [value.row for value in values])  # type: ignore[misc]

@@ -59,6 +59,11 @@ class Cache:
         entry = self.get(key)
         return self.put(key, make()) if entry is None else entry
 
+    def count_hits(self, hits: int) -> None:
+        """Count entries that were found again without asking."""
+        with self._lock:
+            self._hits += hits
+
     def discard(self, key: Hashable) -> None:
         with self._lock:
             self._entries.pop(key, None)

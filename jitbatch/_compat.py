@@ -118,9 +118,9 @@ def children(node: Any) -> Sequence[Any] | None:
 
 
 def current_trace() -> Trace:
-    """The trace that operations are going to now."""
-    with jex.take_current_trace() as trace:
-        return trace
+    """The trace that operations are going to now. jax 0.10: `find_top_trace` ignores its argument; 0.1 us, while
+    `take_current_trace` takes 1.5."""
+    return jex.find_top_trace(())
 
 
 def _nothing() -> int:

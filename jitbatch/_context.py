@@ -1,14 +1,17 @@
 """Structures and their graphs: a sample of a structure that was seen before is not recorded again."""
 
 import functools
+import gc
 import itertools
 import operator
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from jitbatch import _compat
 from jitbatch._arguments import Arguments
@@ -18,16 +21,19 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
 from jitbatch._errors import JitbatchError, SampleError
 from jitbatch._graph import Graph, Tables, ValueClass
-from jitbatch._record import Recorder, describe_function, mutation_error
+from jitbatch._record import Known, Recorder, describe_function, mutation_error
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._tracebacks import users_part
-from jitbatch._values import NUMBERS, InputSource, described, is_array
+from jitbatch._values import NUMBERS, described, is_array
 
 MAX_STRUCTURES = 16384
 """Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
 
 MAX_KINDS = 8192
 """Node kinds, shared values or value classes in one context; past that it is dropped and recording starts anew."""
+
+MAX_FORMS = 65536
+"""Forms of arguments in one context; the same past that."""
 
 MAX_SIGNATURES = 4096
 """Decorated calls with arguments of one structure, remembered for each function and kind of shared arguments."""
@@ -45,8 +51,11 @@ _is_none = functools.partial(operator.is_, None)
 
 def describe_leaf(leaf: Any) -> Hashable:
     """The type of an array leaf, as part of a key; None for what is not an array."""
-    if type(leaf) in NUMBERS:
-        return type(leaf)
+    kind = type(leaf)
+    if kind in NUMBERS:
+        return kind
+    if kind is np.ndarray and leaf.dtype.kind in "fiub":
+        return leaf.shape, leaf.dtype, False
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.shape, leaf.dtype, leaf.weak_type
     if not is_array(leaf):
@@ -72,6 +81,7 @@ class SharedArguments:
         described = [describe_leaf(leaf) for leaf in leaves]
         fixed = tuple(None if d is not None else _fixed_key(leaf) for d, leaf in zip(described, leaves, strict=True))
         self.leaves = [leaf for leaf, d in zip(leaves, described, strict=True) if d is not None]
+        self.described = [d for d in described if d is not None]
         self.key = (treedef, statics, tuple(described), fixed)
         self._all = leaves
         self._treedef = treedef
@@ -184,6 +194,19 @@ def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> Sa
     raise AssertionError("no leaf is at fault")
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Without Python's garbage collector, for a moment. A recording lets go of what it made when it ends; a collection
+    in its midst finds everything alive, and keeps it for the next one. That took a third of the time of recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class Context:
     """What is known of one function with one kind of shared arguments under one setting of JAX."""
 
@@ -192,23 +215,26 @@ class Context:
         self.granularity = granularity
         self.tables = Tables(granularity)
         self.graphs = Cache(MAX_STRUCTURES)
-        self.signatures = Cache(MAX_SIGNATURES)
+        self.known = Known(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
         self.known_output: tuple[Any, list[ValueClass]] | None = None
         self.may_close_over_tracers = may_close_over_tracers
+        self._avals: dict[Hashable, tuple[Any, int]] = {}
 
     @property
     def is_full(self) -> bool:
         tables = self.tables
         many = any(len(t) > MAX_KINDS for t in (tables.kinds, tables.shared, tables.classes, tables.avals))
+        many = many or len(tables.forms) > MAX_FORMS
         return many or len(tables.outlines) > MAX_STRUCTURES
 
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         """The graph of a sample, recorded if its structure is new."""
         found = self.graphs.get(structure.key)
         if found is None:
-            found = self._record(structure, index, shared, arguments)
+            with without_collections():
+                found = self._record(structure, index, shared, arguments)
             found = replace(found, structure=structure.key)
             if verify:
                 found.verify()
@@ -217,20 +243,37 @@ class Context:
 
     def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         name = f"sample {index} of {describe_function(self.fun)}"
-        recorder = Recorder(self.tables, self.signatures, self.granularity, Context._record.__code__, name)
-        recorder.input_avals = [aval_of(leaf) for leaf in structure.leaves]
-        inputs = [recorder.value(aval, InputSource(i, False)) for i, aval in enumerate(recorder.input_avals)]
-        shared_values = [recorder.value(aval_of(leaf), InputSource(i, True)) for i, leaf in enumerate(shared.leaves)]
-        shared_objects = shared.rebuild(shared_values)
-        sample = structure.key[0].unflatten(inputs)
-        args, kwargs = arguments.rebuild(shared_objects, sample)
+        recorder = Recorder(
+            self.tables, self.known, self.granularity, Context._record.__code__, name, self.may_close_over_tracers
+        )
         try:
-            with _compat.set_current_trace(recorder):
-                result = call_watched(self.fun, args, kwargs, shared_objects, shared.split(shared_values), name)
+            inputs = [
+                recorder.input(*self._aval(one, leaf), i)
+                for i, (one, leaf) in enumerate(zip(described_leaves(structure.key), structure.leaves, strict=True))
+            ]
+            shared_values = [
+                recorder.shared_input(*self._aval(one, leaf), i)
+                for i, (one, leaf) in enumerate(zip(shared.described, shared.leaves, strict=True))
+            ]
+            shared_objects = shared.rebuild(shared_values)
+            args, kwargs = arguments.rebuild(shared_objects, structure.key[0].unflatten(inputs))
+            try:
+                with _compat.set_current_trace(recorder):
+                    result = call_watched(self.fun, args, kwargs, shared_objects, shared.split(shared_values), name)
+            finally:
+                recorder.invalidate()
+            recorder.check_unchanged()
+            return build_graph(recorder, result)
         finally:
-            recorder.invalidate()
-        recorder.check_unchanged()
-        return build_graph(recorder, result, self.granularity, self.may_close_over_tracers)
+            recorder.release()
+
+    def _aval(self, described: Hashable, leaf: Any) -> tuple[Any, int]:
+        """The aval of a leaf that is described so, and its number."""
+        found = self._avals.get(described)
+        if found is None:
+            aval = aval_of(leaf)
+            found = self._avals[described] = aval, self.tables.avals.number(aval)
+        return found
 
 
 def call_watched(

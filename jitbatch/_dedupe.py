@@ -4,6 +4,8 @@ Rows are sorted by a hash and neighbours are then compared bit by bit, so that a
 and never merges two rows that differ.
 """
 
+import itertools
+
 import numpy as np
 
 from jitbatch._concat import Batch, ranges
@@ -89,42 +91,80 @@ def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> n
     may_merge = may_merge[batch.type]
     own = np.arange(len(batch.type))
     leader = first_of_equals(digests(batch.shapes, value_key[batch.input_values]), may_merge)
-    key = _merged_keys(batch, value_key, leader)
+    key = value_key.copy()
     merged = np.flatnonzero(leader != own)
+    _merge_keys(batch, key, merged, leader[merged])
     if np.any(batch.level[merged] != batch.level[leader[merged]]) or not _are_equal(batch, key, merged, leader[merged]):
-        leader, key = own, value_key  # different shapes or inputs have the same digest
-    while True:
-        first = _first_equal(batch, key, may_merge & (leader == own))
-        if np.array_equal(first, own):
+        leader, key = own, value_key.copy()  # different shapes or inputs have the same digest
+    nodes = np.flatnonzero(may_merge & (leader == own))
+    first = _first_equal(batch, key, nodes)
+    if np.array_equal(first, nodes):
+        return leader
+    return _merge_readers(batch, key, may_merge, leader, nodes, first)
+
+
+FEW = 4
+"""So many times all operands are looked through for those that read what was merged; then they are sorted for it."""
+
+
+def _merge_readers(
+    batch: Batch, key: np.ndarray, may_merge: np.ndarray, leader: np.ndarray, nodes: np.ndarray, first: np.ndarray
+) -> np.ndarray:
+    """The leaders of all nodes, where some nodes turned out to be equal to the first of them. Only what reads these, or
+    what they are equal to, is looked at again: a chain may be found node by node."""
+    reader = np.repeat(np.arange(len(leader)), np.diff(batch.operand_start))
+    made_by = batch.producer[batch.operands]
+    order = begin = None
+    for number in itertools.count():
+        is_merged = first != nodes
+        if not is_merged.any():
             return leader
-        leader = first[leader]
-        key = _merged_keys(batch, key, leader)
+        now = np.arange(len(leader))
+        now[nodes] = first
+        leader = now[leader]
+        is_changed = np.zeros(len(leader) + 1, bool)  # the last is for inputs and shared values
+        is_changed[first[is_merged]] = True
+        is_changed[:-1] = is_changed[leader]
+        changed = np.flatnonzero(is_changed)
+        _merge_keys(batch, key, changed, leader[changed])
+        if number < FEW:
+            some = np.flatnonzero(is_changed[made_by])
+        else:
+            if order is None or begin is None:
+                order = np.argsort(made_by, kind="stable")
+                begin = np.searchsorted(made_by[order], np.arange(len(leader) + 1))
+            some = order[ranges(begin[changed], begin[changed + 1] - begin[changed])]
+        nodes = np.unique(reader[some])
+        nodes = nodes[may_merge[nodes] & (leader[nodes] == nodes)]
+        first = _first_equal(batch, key, nodes)
+    raise AssertionError("there is no end to counting")
 
 
-def _merged_keys(batch: Batch, key: np.ndarray, leader: np.ndarray) -> np.ndarray:
-    """The keys of all values, when what nodes make is what their leaders make."""
-    merged = np.flatnonzero(leader != np.arange(len(leader)))
-    made = batch.made[batch.type[merged]]
-    key = key.copy()
-    key[ranges(batch.first_value[merged], made)] = key[ranges(batch.first_value[leader[merged]], made)]
-    return key
+def _merge_keys(batch: Batch, key: np.ndarray, nodes: np.ndarray, leaders: np.ndarray) -> None:
+    """Give what nodes make the keys of what others make."""
+    made = batch.made[batch.type[nodes]]
+    key[ranges(batch.first_value[nodes], made)] = key[ranges(batch.first_value[leaders], made)]
 
 
-def _first_equal(batch: Batch, key: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """int [nodes]; the first of some nodes that is the same call, for the others they themselves."""
-    total = np.zeros(len(batch.operands) + 1, np.int64)
-    np.cumsum(mixed(key[batch.operands] ^ batch.place), out=total[1:])
-    first = first_of_equals(mixed(np.diff(total[batch.operand_start]) + batch.type), among)
-    nodes = np.flatnonzero(first != np.arange(len(first)))
-    if _are_equal(batch, key, nodes, first[nodes]):
+def _first_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """int [nodes]; the first of some nodes that is the same call."""
+    start = batch.operand_start
+    counts = start[nodes + 1] - start[nodes]
+    at = ranges(start[nodes], counts)
+    total = np.zeros(len(at) + 1, np.int64)
+    np.cumsum(mixed(key[batch.operands[at]] ^ batch.place[at]), out=total[1:])
+    sums = np.diff(total[np.append(0, np.cumsum(counts))])
+    first = nodes[first_of_equals(mixed(sums + batch.type[nodes]), np.ones(len(nodes), bool))]
+    is_other = first != nodes
+    if _are_equal(batch, key, nodes[is_other], first[is_other]):
         return first
     # Different calls have the same digest: compare them as they are.
-    first, counts = np.arange(len(first)), np.diff(batch.operand_start)
-    for count in np.unique(counts[among]):
-        nodes = np.flatnonzero(among & (counts == count))
-        keys = key[batch.operands[batch.operand_start[nodes][:, None] + np.arange(count)]]
-        leaders, which = equal_rows(np.column_stack([batch.type[nodes], keys]))
-        first[nodes] = nodes[leaders[which]]
+    first = nodes.copy()
+    for count in np.unique(counts):
+        here = np.flatnonzero(counts == count)
+        keys = key[batch.operands[start[nodes[here]][:, None] + np.arange(count)]]
+        leaders, which = equal_rows(np.column_stack([batch.type[nodes[here]], keys]))
+        first[here] = nodes[here[leaders[which]]]
     return first
 
 

@@ -1,7 +1,8 @@
 """Fragments: what a decorated function recorded that calls other decorated functions, to be recorded again at once.
 
 A tree that is encoded by a decorated function calls it for its subtrees. A subtree of a structure that was met before,
-in whatever sample, need not be walked again: its operations are copied, with other values in place of its arguments.
+in whatever sample, need not be walked again: its nodes and operations are copied (see `_templates`), with other values
+in place of its arguments.
 """
 
 from collections.abc import Sequence
@@ -11,24 +12,13 @@ from typing import Any, NamedTuple
 import jax
 
 from jitbatch import _compat
+from jitbatch._rows import BARE, Numbers, SharedRow
 from jitbatch._sites import Site
-from jitbatch._values import ConstantRow, Op, Value, is_array, within_body
+from jitbatch._templates import Argument, Copied, Made, MadeRow, MadeShared, Template, make_template
+from jitbatch._values import NODE, ConstantRow, Op, Value, is_array, within_body
 
 MAX_OPERATIONS = 64
 """Larger fragments are not kept: they are rarely met again, and what they call is kept itself."""
-
-
-class Argument(NamedTuple):
-    """A leaf of the arguments of a call."""
-
-    leaf: int
-
-
-class Made(NamedTuple):
-    """An output of an earlier step, or of an earlier operation of a fragment."""
-
-    step: int
-    output: int
 
 
 class Frame(NamedTuple):
@@ -38,65 +28,101 @@ class Frame(NamedTuple):
     f_lineno: int
 
 
-class Copied(NamedTuple):
-    """An operation of a fragment; its scope is counted from that of the call."""
+class Recorded(NamedTuple):
+    """What was recorded while a body ran: nodes, their operands and bare operations; how many nodes and made values
+    there were before; its first scope and how many there are."""
 
-    op: Op
-    inputs: tuple[Any, ...]
+    kinds: Sequence[int]
+    counts: Sequence[int]
+    operands: Sequence[int]
+    ops: Sequence[Op]
+    nodes: int
+    made: int
     scope: int
-    avals: tuple[tuple[Any, int], ...]
-
-
-class Fragment(NamedTuple):
-    """The operations of a call, how many scopes they are in, and the leaves and the tree of its result."""
-
-    operations: tuple[Copied, ...]
     scopes: int
-    results: tuple[Any, ...]
-    out_tree: Any
 
 
-def make_fragment(ops: Sequence[Op], scope: int, scopes: int, aliases: Sequence[Any], result: Any) -> Fragment | None:
-    """The fragment of a call, or None if it cannot be recorded again without running its body.
+def make_fragment(
+    body: Recorded, numbers: Numbers, aliases: Sequence[Any], positions: Sequence[int | None], result: Any
+) -> Template | None:
+    """The template of a call, or None if it cannot be recorded again without running its body.
 
     Args:
-        ops: what was recorded.
-        scope, scopes: the first scope and how many there are.
-        aliases: the leaves of the arguments.
+        body: what was recorded.
+        aliases: the leaves of the arguments, as the body saw them.
+        positions: the places of their numbers.
         result: what the call returned.
     """
-    if len(ops) > MAX_OPERATIONS:
+    if len(body.kinds) + len(body.ops) > MAX_OPERATIONS:
         return None
     leaves, out_tree = jax.tree.flatten(result)
     argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
-    places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
+    makes = numbers.made - body.made
+    given = max((position + 1 for position in positions if position is not None), default=0)
+    outputs = [value for op in body.ops for value in op.outputs]
+    place_of: dict[Any, Any] = {
+        value.row: given + makes + i for i, value in enumerate(outputs) if value.row is not None
+    }
+    for alias, position in zip(aliases, positions, strict=True):
+        if type(alias) is Value and alias.row is not None:
+            place_of[alias.row] = position
+    further: list[ConstantRow | SharedRow] = []
     frames: dict[int, Frame] = {}
+    places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
+
+    def row_place(row: int) -> int | None:
+        while row not in place_of and row in numbers.same:
+            row = numbers.same[row]
+        if row in place_of:
+            return place_of[row]
+        if body.made <= row < BARE:
+            return given + row - body.made
+        if row >= 0:
+            return None
+        leaf, number, _ = numbers.given[-1 - row]
+        constant = leaf - (len(numbers.leaf_avals) - len(numbers.constants))
+        if leaf >= 0 > constant:
+            return None
+        further.append(SharedRow(number) if leaf < 0 else ConstantRow(numbers.constants[constant]))
+        place_of[row] = given + makes + len(outputs) + len(further) - 1
+        return place_of[row]
 
     def place(value: Any) -> Any:
         value = within_body(value, argument)
         if type(value) is Value and isinstance(value.source, ConstantRow):
             return value.source
+        if type(value) is Value and value.source is NODE:
+            if value.row is None:
+                return MadeShared(value.form, value.aval, value.aval_number)  # type: ignore[arg-type]
+            if value.row >= body.made:
+                return MadeRow(value.row - body.made, value.aval, value.aval_number)
         return places.get(id(value), value)
 
+    operands: list[Any] = [row_place(row) for row in body.operands]
     copied = []
-    for number, op in enumerate(ops):
-        kept = Op((), 0, _without_frames(op.site, frames))
-        kept.primitive, kept.params, kept.effects = op.primitive, op.params, op.effects
-        kept.cell, kept.passed, kept.index = op.cell, op.passed, op.index
+    for number, op in enumerate(body.ops):
+        kept = Op((), 0, 0, _without_frames(op.site, frames))
+        kept.primitive, kept.params, kept.effects, kept.index = op.primitive, op.params, op.effects, op.index
         avals = tuple((value.aval, value.aval_number) for value in op.outputs)
-        copied.append(Copied(kept, tuple(map(place, op.inputs)), op.scope - scope, avals))
+        inputs = tuple(map(place, op.inputs))
+        copied.append(Copied(kept, inputs, op.scope - body.scope, op.at - body.nodes, avals))
         for output, value in enumerate(op.outputs):
             places[id(value)] = Made(number, output)
-    results = tuple(map(place, leaves))
+    results = list(map(place, leaves))
     foreign = [value for one in (*(c.inputs for c in copied), results) for value in one if _is_foreign(value)]
-    if foreign or not all(map(is_array, leaves)):
+    if None in operands or foreign or not all(map(is_array, leaves)):
         return None
-    return Fragment(tuple(copied), scopes, results, out_tree)
+    return make_template(
+        numbers, body.kinds, body.counts, operands, makes, further, results, out_tree, copied, body.scopes
+    )  # fmt: skip
+
+
+_PLACES = (Argument, Made, MadeRow, MadeShared, ConstantRow)
 
 
 def _is_foreign(value: Any) -> bool:
     """Whether a value belongs to this one recording: what is closed over instead of passed."""
-    return not isinstance(value, Argument | Made | ConstantRow) and _compat.is_tracer(value)
+    return not isinstance(value, _PLACES) and _compat.is_tracer(value)
 
 
 def _without_frames(site: Site | None, frames: dict[int, Frame]) -> Site | None:

@@ -28,7 +28,7 @@ from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Graph
 from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
-from jitbatch._pairs import PAIR_WIDTH, pair_sums
+from jitbatch._pairs import PAIR_WIDTH, pair_sums, stable_order
 from jitbatch._phases import rounds_of, rounds_of_layers
 from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
@@ -214,7 +214,8 @@ class Lowering:
         self.type = analysis.batch.type[analysis.nodes]
         self.round = self._rounds()
         # The distinct nodes in the order in which the rows of their types lie.
-        order = np.argsort(self.type * (self.round.max(initial=0) + 1) + self.round, kind="stable")
+        rounds = int(self.round.max(initial=0)) + 1
+        order = stable_order(self.type * rounds + self.round, len(self.kinds) * rounds)
         self.ordered = np.split(order, np.cumsum(np.bincount(self.type, minlength=len(self.kinds)))[:-1])
 
         self.inputs = {c: self._size(int(n), least.inputs.get(c)) for c, n in enumerate(analysis.packed.counts)}

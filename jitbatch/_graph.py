@@ -6,7 +6,6 @@ have equal numbers in every graph and a batch of graphs can be concatenated with
 """
 
 import hashlib
-import itertools
 import math
 import operator
 import threading
@@ -146,7 +145,7 @@ class Tables:
         self.kinds: Interned[Kind] = Interned()
         self.avals: Interned[Any] = Interned()
         self.edges: Interned[Edge] = Interned()
-        self.shared_specs: Interned[Hashable] = Interned()
+        self.forms: Interned[Any] = Interned()
         self.sources = Sources()
         self.decisions = Cache(MAX_DECISIONS)
         self.statics = Cache(MAX_STATICS)
@@ -154,11 +153,43 @@ class Tables:
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
         self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
+        self._edge_numbers: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+        self._ends: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
+        self._aval_classes: dict[int, int] = {}
+        self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
     def class_of(self, aval: Any) -> int:
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
+
+    def aval_class(self, number: int) -> int:
+        """The class of values of the aval with this number."""
+        if number not in self._aval_classes:
+            self._aval_classes[number] = self.class_of(self.avals[number])
+        return self._aval_classes[number]
+
+    def element_aval(self, number: int, length: int | None) -> tuple[Any, int]:
+        """The aval, with its number, of an element of arrays of an aval, or of a slice of some length."""
+        found = self._element_avals.get((number, length))
+        if found is None:
+            aval = self.avals[number]
+            shape = aval.shape[1:] if length is None else (length, *aval.shape[1:])
+            aval = _compat.make_aval(shape, aval.dtype, aval.weak_type)
+            found = self._element_avals[number, length] = (aval, self.avals.number(aval))
+        return found
+
+    def form(self, *description: Hashable) -> int:
+        """The form of an argument that is not just a row: a negative number for what decorated functions that are
+        called on it depend on."""
+        return -1 - self.forms.number(description)
+
+    def shared_form(self, aval: int, shared: int) -> int:
+        """The form of a shared value."""
+        return self.form("shared", aval, shared)
+
+    def shared_of_form(self, form: int) -> int:
+        return self.forms[-1 - form][2]
 
     def class_order(self, number: int) -> tuple[Any, ...]:
         """A key that orders value classes in the same way whatever was recorded first."""
@@ -175,6 +206,23 @@ class Tables:
             if number == len(self.shared_class):
                 self.shared_class.append(self.class_of(aval))
         return number
+
+    def ends(self, kind: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """The ends of edges at nodes of a kind: the kind and the number of each output, and of each slot that is a
+        row."""
+        found = self._ends.get(kind)
+        if found is None:
+            slots = [slot for slot, bound in enumerate(self.kinds[kind].binding) if bound == ROW]
+            outputs = range(len(self.kind_classes[kind]))
+            found = self._ends[kind] = [(kind, output) for output in outputs], [(kind, slot) for slot in slots]
+        return found
+
+    def edge_number(self, read: tuple[int, int], reader: tuple[int, int]) -> int:
+        """The number of the edge between two ends."""
+        found = self._edge_numbers.get((read, reader))
+        if found is None:
+            found = self._edge_numbers[read, reader] = self.edges.number(Edge(*read, *reader))
+        return found
 
     def shared_order(self, number: int) -> tuple[Any, ...]:
         """A key that orders shared values in the same way whatever was recorded first."""
@@ -245,7 +293,6 @@ class Graph:
         value_class: int32 [values]; the class of each value.
         outputs: int32; the values that are the leaves of the sample's result.
         out_tree: their tree.
-        level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
         structure: the structure of the sample that was recorded (see `_context`).
         typed: what the graph looks like in terms of the types of some batches (see `_typed`).
     """
@@ -261,7 +308,6 @@ class Graph:
     value_class: np.ndarray
     outputs: np.ndarray
     out_tree: Any
-    level: np.ndarray
     structure: Any = field(default=None, repr=False)
     typed: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -286,6 +332,11 @@ class Graph:
         return np.concatenate([np.full(self.first_node_value, -1, np.int32), nodes])
 
     @cached_property
+    def level(self) -> np.ndarray:
+        """int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read."""
+        return levels_of(self.producer, self.operand_start, self.operands)
+
+    @cached_property
     def kinds_present(self) -> np.ndarray:
         return np.unique(self.kind)
 
@@ -303,18 +354,14 @@ class Graph:
     @cached_property
     def edges_present(self) -> np.ndarray:
         """The numbers of the edges between kinds of node, each once."""
-        counts = np.diff(self.operand_start)
-        reader = np.repeat(np.arange(self.node_count), counts)
-        read = self.producer[self.operands]
-        column = np.arange(len(self.operands)) - self.operand_start[reader]
-        output = self.operands - self.node_values[read]
-        inner = read >= 0
-        edges = np.stack([self.kind[read], output, self.kind[reader], column], axis=1)[inner]
-        edges[:, 3][np.array([kind.is_variadic for kind in self.tables.kinds.entries], bool)[edges[:, 2]]] = 0
-        numbers = []
-        for from_kind, made, to_kind, row in np.unique(edges, axis=0).tolist():
-            slots = [slot for slot, bound in enumerate(self.tables.kinds[to_kind].binding) if bound == ROW]
-            numbers.append(self.tables.edges.number(Edge(from_kind, made, to_kind, slots[row])))
+        made: list[Any] = [None] * self.first_node_value  # of each value its kind of node and which output it is
+        readers: list[Any] = []  # of each operand its kind of node and which row it is
+        for kind, count in zip(self.kind.tolist(), np.diff(self.operand_start).tolist(), strict=True):
+            outputs, rows = self.tables.ends(kind)
+            made += outputs
+            readers += rows if len(rows) == count else rows * count  # of a sum, all are the same
+        pairs = {*zip(map(made.__getitem__, self.operands.tolist()), readers, strict=True)}
+        numbers = [self.tables.edge_number(read, reader) for read, reader in pairs if read is not None]
         return np.array(sorted(numbers), np.int64)
 
     @cached_property
@@ -357,7 +404,7 @@ class Graph:
 
         tables, nodes = self.tables, self.node_count
         check(self.inputs.shape == (len(self.inputs), 3), "inputs has three columns")
-        check(len(self.operand_start) == nodes + 1 and len(self.level) == nodes, "one entry a node")
+        check(len(self.operand_start) == nodes + 1, "one entry a node")
         check(self.operand_start[0] == 0 and self.operand_start[-1] == len(self.operands), "operands are covered")
         check(np.all((self.kind >= 0) & (self.kind < len(tables.kinds))), "kinds exist")
         check(len(self.value_class) == self.node_values[-1], "every value has a class")
@@ -369,15 +416,13 @@ class Graph:
             reads = self.operands[self.operand_start[node] : self.operand_start[node + 1]]
             fits = len(reads) > 0 if kind.is_variadic else len(reads) == kind.rows
             check(fits, f"node {node} has an operand for each row of its kind")
-            check(np.all(reads < self.node_values[node]), f"node {node} reads only earlier values")
+            check(np.all((reads >= 0) & (reads < self.node_values[node])), f"node {node} reads only earlier values")
             slots = [slot for slot, bound in enumerate(kind.binding) if bound == ROW]
             wanted = [tables.class_of(kind.cell.in_avals[slot]) for slot in slots]
             wanted *= len(reads) if kind.is_variadic else 1
             check(list(self.value_class[reads]) == wanted, f"node {node} reads values of the right classes")
             made = self.value_class[self.node_values[node] : self.node_values[node + 1]]
             check(tuple(made) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
-            levels = [self.level[p] + 1 for p in self.producer[reads] if p >= 0]
-            check(self.level[node] == max(levels, default=0), f"node {node} is one level above what it reads")
 
     def __str__(self) -> str:
         def name(value: int) -> str:
@@ -410,8 +455,13 @@ def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 def levels_of(producer: np.ndarray, operand_start: np.ndarray, operands: np.ndarray) -> np.ndarray:
     """The level of each node of a graph in topological order."""
-    level: list[int] = []
-    reads, starts = producer[operands].tolist(), operand_start.tolist()
-    for begin, end in itertools.pairwise(starts):
-        level.append(max((level[made_by] + 1 for made_by in reads[begin:end] if made_by >= 0), default=0))
+    nodes = len(operand_start) - 1
+    read = producer[operands]
+    inner = read >= 0
+    reader = np.repeat(np.arange(nodes), np.diff(operand_start))[inner]
+    level = [0] * nodes
+    for node, other in zip(reader.tolist(), read[inner].tolist(), strict=True):
+        above = level[other] + 1
+        if above > level[node]:
+            level[node] = above
     return np.array(level, np.int32)

@@ -21,7 +21,7 @@ from jitbatch._lowering import ArenaShape, Program
 from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
-from jitbatch._types import Types, types_of
+from jitbatch._types import Types, known_types, types_of
 from jitbatch._verify import verify_analysis, verify_lowered
 
 if TYPE_CHECKING:
@@ -273,8 +273,12 @@ def make_plan(
     sizes = like.sizes
     out_trees, out_classes = outputs_of(graphs, tables, options.out, like.item)
     policy = POLICIES[options.policy]
-    profile = sizes.profile.union(graphs)
     is_dispatch = options.executor == "dispatch"
+    known = None if is_dispatch else known_types(sizes.profile, tables, True, tuple(sizes.nodes))
+    if known is not None and all(known in graph.typed for graph in graphs):
+        profile = sizes.profile  # which has everything, as was found out before
+    else:
+        profile = sizes.profile.union(graphs)
     if not is_dispatch and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
         is_dispatch, reason = True, "cells have effects"
     types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch, tuple(sizes.nodes))

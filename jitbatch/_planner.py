@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jitbatch import _compat, _context, _passes
 from jitbatch._arguments import Arguments, samples_of
 from jitbatch._auto import Choice, Way, size_of
-from jitbatch._build import ClosesOverTracer
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
@@ -25,6 +24,7 @@ from jitbatch._items import common_item
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._record import describe_function
+from jitbatch._rows import ClosesOverTracer
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._shards import plan_shards, split
 
@@ -119,7 +119,7 @@ class Planner:
         contexts = list(self.contexts)
         return {
             "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
-            "subgraphs": _total([context.signatures.info() for context in contexts], _context.MAX_SIGNATURES),
+            "subgraphs": _total([context.known.info() for context in contexts], _context.MAX_SIGNATURES),
             "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
         }
 

@@ -1,12 +1,14 @@
 """Recording one sample: a JAX trace of our own that notes which subgraphs a function calls on what.
 
 While a sample is recorded, its array leaves and those of the shared arguments are abstract `Value`s, and every
-operation on anything goes through `Recorder`. What comes out is a list of `Op`s in the order of execution, which
-`_build` turns into a graph. A call of a decorated function that has been seen with arguments of this structure before
-is one dictionary look-up and one `Op`; its body does not run again. If it calls decorated functions itself, it is the
-`Op`s that were recorded then (see `_fragments`).
+operation on anything goes through `Recorder`. What comes out are nodes, as lists of integers, and bare operations, as
+`Op`s, both in the order of execution; `_build` turns them into a graph. A call of a decorated function that has been
+seen with arguments of these forms before is one dictionary look-up, and adds to the nodes (see `_templates`); its body
+does not run again.
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
@@ -14,16 +16,29 @@ from typing import Any, NamedTuple
 import jax
 
 from jitbatch import _compat
-from jitbatch._caches import Cache
-from jitbatch._canonical import Cell, SumCell, intern_cell
+from jitbatch._caches import Cache, CacheInfo
+from jitbatch._canonical import SumCell, intern_cell
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
 from jitbatch._fold import fold
-from jitbatch._fragments import Argument, Fragment, Made, make_fragment
-from jitbatch._graph import Tables
+from jitbatch._fragments import Recorded, make_fragment
+from jitbatch._graph import SharedLeaf, Tables
 from jitbatch._open import Element, list_elements, open_body
+from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._templates import (
+    Argument,
+    Leaf,
+    Made,
+    MadeRow,
+    MadeShared,
+    Step,
+    Template,
+    further_row,
+    leaf_template,
+)
 from jitbatch._values import (
+    NODE,
     ConstantRow,
     InputSource,
     Op,
@@ -36,106 +51,132 @@ from jitbatch._values import (
     within_body,
 )
 
-
-class Step(NamedTuple):
-    """A cell that a call of a decorated function runs.
-
-    `inputs` are arguments, what earlier steps made, constants that are rows, and what the body closes over; `passed`
-    says which of them the cell takes as arguments.
-    """
-
-    cell: Cell
-    inputs: tuple[Any, ...]
-    passed: tuple[bool, ...]
-    out_avals: tuple[tuple[Any, int], ...]
-
-
-class Leaf(NamedTuple):
-    """A decorated function on arguments of one structure, when it calls no other decorated function.
-
-    Attributes:
-        steps: one cell that is its body; none when there is nothing to compute; several when it reduces a list of any
-            length (see `_open`).
-        results: for each leaf of the result an `Argument`, a `Made`, or a value that is returned as it is.
-        out_tree: the tree of the result.
-    """
-
-    steps: tuple[Step, ...]
-    results: tuple[Any, ...]
-    out_tree: Any
-
-    @property
-    def closes_over_tracer(self) -> bool:
-        return any(
-            _compat.is_tracer(value) for values in (*(s.inputs for s in self.steps), self.results) for value in values
-        )
-
-
 ONCE = "once"
-"""In place of a `Leaf` or a `Fragment`: the body calls decorated functions, and has run once."""
+"""In place of a `Leaf`: the body calls decorated functions, and has run."""
 
 COMPOSITE = "composite"
-"""The same of a body that runs each time."""
+"""The same of a body that runs each time, because it cannot be copied."""
+
+
+class Known:
+    """What is known of the decorated functions that a function calls.
+
+    Attributes:
+        signatures: for a function and arguments of one structure a `Leaf`, `ONCE` or `COMPOSITE`.
+        templates: for a function and the forms of its arguments a `Template`.
+    """
+
+    def __init__(self, maxsize: int):
+        self.signatures = Cache(maxsize)
+        self.templates = Cache(maxsize)
+
+    def info(self) -> CacheInfo:
+        """Hits and misses of calls; the size is that of the signatures."""
+        found, info = self.templates.info(), self.signatures.info()
+        return info._replace(hits=info.hits + found.hits)
+
+
+class Flat(NamedTuple):
+    """An argument taken apart: its leaves, their numbers (none if all of them are shared), and its form."""
+
+    arg: Any
+    leaves: Sequence[Any]
+    rows: Sequence[int | None]
+    form: int
+    is_shared: bool = False
+
+
+_new_flat: Callable[[tuple[Any, ...]], Flat] = functools.partial(
+    tuple.__new__, Flat
+)  # as `Flat`, in a third of the time
 
 
 class Recorder(_compat.Trace):
     """The trace that is current while one sample is recorded."""
 
-    def __init__(self, tables: Tables, signatures: Cache, granularity: str, outermost: CodeType, sample: str):
+    def __init__(
+        self, tables: Tables, known: Known, granularity: str, outermost: CodeType, sample: str,
+        may_close_over_tracers: bool = False,
+    ):  # fmt: skip
         super().__init__()
         self.tables = tables
+        self.numbers = Numbers(tables, granularity, may_close_over_tracers)
+        self.kinds: list[int] = []
+        self.counts: list[int] = []
+        self.operands: list[int] = []
         self.ops: list[Op] = []
-        self.input_avals: list[Any] = []
         self.sample = sample
-        self._signatures = signatures
+        self._known = known
+        self._templates: dict[Hashable, Template] = {}
         self._boundaries = granularity == "subgraph"
         self._opens_jits = granularity == "op"
-        self._sites = SiteRecorder(outermost, Recorder.call.__code__)
+        self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self._scopes = 0
-        self._calls = 0
-        self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
-        self._flat_shared: dict[int, tuple[Any, list[Any], Hashable]] = {}
+        self._calls = self._again = 0
+        self._flat: dict[int, Flat] = {}
+        self._shared: list[Flat] = []
+
+    def release(self) -> None:
+        """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
+        for op in self.ops:
+            op.outputs = []
+        self.ops, self._flat, self._shared = [], {}, []
+        self.numbers.elements.clear()
+        self._sites.forget()
+        self._known.templates.count_hits(self._again)
 
     # Values and operations
+
+    def input(self, aval: Any, number: int, leaf: int) -> Value:
+        """A leaf of the sample; they come one after the other."""
+        self.numbers.leaf_avals.append(aval)
+        row = self.numbers.give(leaf, 0, 0, self.tables.aval_class(number))
+        return Value(self, aval, number, InputSource(leaf, False), row, number)
+
+    def shared_input(self, aval: Any, number: int, leaf: int) -> Value:
+        """A leaf of the shared arguments."""
+        form = self.tables.shared_form(number, self.tables.share(SharedLeaf(leaf), aval))
+        return Value(self, aval, number, InputSource(leaf, True), None, form)
 
     def value(self, aval: Any, source: Any) -> Value:
         return Value(self, aval, self.tables.avals.number(aval), source)
 
     def record(self, op: Op, out_avals: Sequence[Any]) -> list[Value]:
         op.outputs = [self.value(aval, op) for aval in out_avals]
+        self.numbers.place(op)
         self.ops.append(op)
         return op.outputs
+
+    def _op(self, inputs: Sequence[Any]) -> Op:
+        return Op(inputs, self._scope, len(self.kinds), self._sites.here(1))
 
     def index(self, value: Value, index: int | range) -> Value:
         """`value[index]` along axis 0. An element or slice of a slice is one of what was sliced."""
         while isinstance(value.source, Op) and isinstance(value.source.index, range):
             index, value = within(value.source.index, index), value.source.inputs[0]
-        length = None if isinstance(index, int) else len(index)
-        known = self._element_avals.get((value.aval_number, length))
-        if known is None:
-            aval = value.aval
-            shape = aval.shape[1:] if length is None else (length, *aval.shape[1:])
-            aval = _compat.make_aval(shape, aval.dtype, aval.weak_type)
-            known = self._element_avals[value.aval_number, length] = (aval, self.tables.avals.number(aval))
-        op = Op([value], self._scope, self._sites.here())
+        length = None
+        if isinstance(index, int):
+            element = self.numbers.element(value, index)
+            if element is not None:
+                return element
+        else:
+            length = len(index)
+        op = self._op([value])
         op.index = index
-        op.outputs = [Value(self, *known, op)]
+        op.outputs = [Value(self, *self.tables.element_aval(value.aval_number, length), op)]
+        self.numbers.place(op)
         self.ops.append(op)
         return op.outputs[0]
 
-    def add(self, left: Value, right: Value) -> Value:
-        return self._arithmetic(_ADD, left, right)
-
-    def multiply(self, left: Value, right: Value) -> Value:
-        return self._arithmetic(_MULTIPLY, left, right)
-
-    def _arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
-        """An operation on two values of one type that makes another."""
-        op = Op([left, right], self._scope, self._sites.here())
+    def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
+        """An operation on two values of one type that makes another; called by an operator of `Value`."""
+        op = Op([left, right], self._scope, len(self.kinds), self._sites.here(2))
         op.primitive, op.params = equation.primitive, equation.params
-        op.outputs = [Value(self, left.aval, left.aval_number, op)]
+        value = Value(self, left.aval, left.aval_number, op)
+        op.outputs = [value]
+        self.numbers.place(op)
         self.ops.append(op)
-        return op.outputs[0]
+        return value
 
     # What JAX asks of a trace
 
@@ -145,7 +186,7 @@ class Recorder(_compat.Trace):
             with _compat.set_current_trace(self):
                 return _compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
         out_avals, effects = _compat.abstract_eval(primitive, [jax.typeof(t) for t in tracers], params)
-        op = Op(tracers, self._scope, self._sites.here())
+        op = self._op(tracers)
         op.primitive, op.params, op.effects = primitive, params, effects
         outputs = self.record(op, out_avals)
         return outputs if primitive.multiple_results else outputs[0]
@@ -172,7 +213,7 @@ class Recorder(_compat.Trace):
             return atom.val if isinstance(atom, _compat.Literal) else env[atom]
 
         for eqn in closed.jaxpr.eqns:  # one, unless a rule of JAX's opens the call while it is traced
-            op = Op([read(atom) for atom in eqn.invars], self._scope, self._sites.here())
+            op = self._op([read(atom) for atom in eqn.invars])
             op.primitive, op.params, op.effects = eqn.primitive, eqn.params, eqn.effects
             env.update(zip(eqn.outvars, self.record(op, [var.aval for var in eqn.outvars]), strict=True))
         return [read(atom) for atom in closed.jaxpr.outvars]
@@ -190,18 +231,49 @@ class Recorder(_compat.Trace):
         if not self._boundaries:
             return fun(*args, **kwargs)
         self._calls += 1
-        flat = [self._flatten(arg) for arg in (*args, *kwargs.values())]
-        signature = (fun, len(args), tuple(kwargs), tuple(spec for *_, spec in flat))
-        leaves = [leaf for one, *_ in flat for leaf in one]
-        known = self._signatures.get(signature)
+        key: list[Any] = [fun]
+        rows: list[Any] = []
+        for arg in (*args, *kwargs.values()) if kwargs else args:
+            if type(arg) is Value and arg.form is not None:
+                key.append(arg.form)
+                rows.append(arg.row)
+            else:
+                flat = self._flat.get(id(arg)) or self._flatten(arg)
+                key.append(flat.form)
+                rows += flat.rows
+        if kwargs:
+            key.append((len(args), *kwargs))
+        forms = tuple(key)
+        template = self._templates.get(forms)
+        if template is None:
+            template = self._known.templates.get(forms)
+            if template is None:
+                return self._run(fun, args, kwargs, forms)
+            self._templates[forms] = template
+        else:
+            self._again += 1
+        return self._emit(template, rows, args, kwargs)
+
+    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable) -> Any:
+        """A call with arguments of forms that were not met before: its body runs, unless it is known what it does with
+        arguments of this structure."""
+        given = (*args, *kwargs.values())
+        flat = [self._flat.get(id(arg)) or self._flatten(arg) for arg in given]
+        parts = [flatten_with_statics(arg) for arg in given]
+        described = tuple((tree, statics, tuple(map(self._described, one))) for one, tree, statics in parts)
+        signature = (fun, len(args), tuple(kwargs), described)
+        leaves = [leaf for one, *_ in parts for leaf in one]
+        rows = [row for one in flat for row in one.rows]
+        places = itertools.count()
+        positions = [None if one.is_shared else next(places) for one in flat for _ in one.leaves]
+        known = self._known.signatures.get(signature)
         if type(known) is Leaf:
-            return self._emit(known, leaves)
-        if type(known) is Fragment:
-            return self._copy(known, leaves)
+            template = self._known.templates.put(forms, leaf_template(known, leaves, positions, self.numbers))
+            return self._emit(template, rows, args, kwargs)
 
         aliases: list[Any] = []
         arguments = []
-        for one, treedef, _ in flat:
+        for one, treedef, _ in parts:
             # The body of a leaf needs an alias for every argument, so that `f(x, x)` is the cell that `f(x, y)` is;
             # that of a composite needs one only for numbers, which must not be seen by Python's control flow.
             replaced = [self._alias(leaf, every=known is not COMPOSITE) for leaf in one]
@@ -210,74 +282,90 @@ class Recorder(_compat.Trace):
         held = {id(alias) for alias in aliases}
         positional, named = arguments[: len(args)], dict(zip(kwargs, arguments[len(args) :], strict=True))
 
-        start, calls, outer = len(self.ops), self._calls, self._scope
+        start = len(self.kinds), len(self.operands), len(self.ops), self.numbers.made
+        calls, outer = self._calls, self._scope
         self._scopes += 1
         self._scope = first_scope = self._scopes
         try:
             result = fun(*positional, **named)
         finally:
             self._scope = outer
-        for given, (one, *_) in zip(arguments, flat, strict=True):
-            after = jax.tree.leaves(given)
+        for passed, (one, *_) in zip(arguments, parts, strict=True):
+            after = jax.tree.leaves(passed)
             if len(after) != len(one) or any(id(leaf) not in held for leaf in after if is_array(leaf)):
-                raise mutation_error(given, self.sample)
+                raise mutation_error(passed, self.sample)
+        nodes, operands, ops, made = start
         if known is None and self._calls == calls:
-            body = self.ops[start:]
-            del self.ops[start:]
-            is_shared = [id(arg) in self._flat_shared for arg in (*args, *kwargs.values())]
+            body = self.ops[ops:]
+            del self.ops[ops:]
+            is_shared = [one.is_shared for one in flat]
             shared = {
                 id(leaf) for arg, one in zip(arguments, is_shared, strict=True) if one for leaf in jax.tree.leaves(arg)
             }
             elements = list_elements(fun, positional, list(named.values()), is_shared)
             leaf = self._leaf(fun, body, aliases, elements, shared, result)
+            template = leaf_template(leaf, leaves, positions, self.numbers)
             if not leaf.closes_over_tracer:
-                self._signatures.put(signature, leaf)
-            return self._emit(leaf, leaves)
+                self._known.signatures.put(signature, leaf)
+                self._known.templates.put(forms, template)
+            return self._emit(template, rows, args, kwargs)
         if known is None:
-            self._signatures.put(signature, ONCE)
+            self._known.signatures.put(signature, ONCE)
         elif known is ONCE:  # most structures are met once; what is met again is kept
-            scopes = self._scopes - first_scope + 1
-            fragment = make_fragment(self.ops[start:], first_scope, scopes, aliases, result)
-            self._signatures.discard(signature)
-            self._signatures.put(signature, fragment or COMPOSITE)
+            recorded = Recorded(
+                self.kinds[nodes:], self.counts[nodes:], self.operands[operands:], self.ops[ops:], nodes, made,
+                first_scope, self._scopes - first_scope + 1,
+            )  # fmt: skip
+            fragment = make_fragment(recorded, self.numbers, aliases, positions, result)
+            if fragment is None:
+                self._known.signatures.discard(signature)
+                self._known.signatures.put(signature, COMPOSITE)
+            else:
+                self._known.templates.put(forms, fragment)
         return result
 
-    def _flatten(self, arg: Any) -> tuple[list[Any], Any, Hashable]:
-        """An argument's leaves, its treedef and a hashable description of everything but the leaves' values.
+    def _flatten(self, arg: Any) -> Flat:
+        """An argument's leaves, and its form.
 
         Shared arguments are passed along from call to call, and flattening a module costs more than recording a
-        call: what holds nothing but shared values is looked up by identity.
+        call: what holds nothing but shared values is looked up by identity. So is what another call returned.
         """
+        numbers = self.numbers
         if type(arg) is Value:
-            return [arg], _LEAF, arg.aval_number
-        found = self._flat_shared.get(id(arg))
-        if found is not None:
-            return found[1], *found[2]  # type: ignore[misc]
+            form = numbers.form(arg)
+            return Flat(arg, (arg,), (arg.row,), form)
+        if type(arg) is list or type(arg) is tuple:
+            items = [self._flat.get(id(item)) for item in arg]
+            if all(item is not None and not item.is_shared for item in items):
+                leaves = [leaf for item in items for leaf in item.leaves]  # type: ignore[union-attr]
+                rows = [row for item in items for row in item.rows]  # type: ignore[union-attr]
+                form = self.tables.form(type(arg), *[item.form for item in items])  # type: ignore[union-attr]
+                return Flat(arg, leaves, rows, form)
         leaves, treedef, statics = flatten_with_statics(arg)
-        number = self.tables.avals.number
-        spec = (
-            treedef,
-            statics,
-            tuple(
-                leaf.aval_number
-                if type(leaf) is Value
-                else number(plain_aval(leaf))
-                if is_array(leaf)
-                else (bits_key(leaf),)
-                for leaf in leaves
-            ),
-        )
+        forms = tuple(numbers.form(leaf) if is_array(leaf) else (bits_key(leaf),) for leaf in leaves)
+        form = self.tables.form("tree", treedef, statics, forms)
         if leaves and all(type(leaf) is Value and _is_shared_leaf(leaf) for leaf in leaves):
-            # One number stands for the whole description, which is long for a large module.
-            described = (treedef, ("shared", self.tables.shared_specs.number(spec)))
-            self._flat_shared[id(arg)] = (arg, leaves, described)
-            return leaves, *described
-        return leaves, treedef, spec
+            flat = self._flat[id(arg)] = Flat(arg, leaves, (), form, True)
+            self._shared.append(flat)
+            return flat
+        return Flat(arg, leaves, [numbers.row(leaf) for leaf in leaves], form)
+
+    def _described(self, leaf: Any) -> Hashable:
+        if type(leaf) is Value:
+            return leaf.aval_number
+        return self.tables.avals.number(plain_aval(leaf)) if is_array(leaf) else (bits_key(leaf),)
 
     def _alias(self, leaf: Any, every: bool) -> Any:
-        if type(leaf) is Value:
-            return Value(self, leaf.aval, leaf.aval_number, leaf) if every else leaf
-        return self.value(plain_aval(leaf), leaf) if is_array(leaf) else leaf
+        if type(leaf) is not Value:
+            return self.value(plain_aval(leaf), leaf) if is_array(leaf) else leaf
+        if not every:
+            return leaf
+        row = self.numbers.row(leaf)
+        alias = Value(self, leaf.aval, leaf.aval_number, leaf, row, leaf.form)
+        if row is not None:  # a number of its own, so that what is passed is told from what is closed over
+            alias.row = self.numbers.fresh()
+            self.numbers.same[alias.row] = row
+        return alias
 
     def _leaf(
         self, fun: Callable[..., Any], body: list[Op], aliases: list[Any], elements: list[Element | None],
@@ -325,47 +413,70 @@ class Recorder(_compat.Trace):
                 places[id(value)] = Made(len(steps) - 1, output)
         return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
 
-    def _finder(self, arguments: list[Any], made: list[list[Value]]) -> Callable[[Any], Any]:
-        def find(value: Any) -> Any:
-            kind = type(value)
+    def _emit(self, template: Template, rows: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        numbers = self.numbers
+        kinds, counts, operands, makes, further, operations, _, _, results, tree, out_type, form = template
+        first = numbers.made
+        numbers.made = end = first + makes
+        if results is None or operations:
+            return self._copy(template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
+        rows += range(first, end)
+        if further:
+            rows += [further_row(row, numbers) for row in further]
+        self.kinds += kinds
+        self.counts += counts
+        self.operands += operands(rows)
+        values = [Value(self, aval, number, NODE, first + place, number) for place, aval, number in results]
+        if form is None:
+            return tree.unflatten(values)
+        result = tree.unflatten(values) if out_type is None else out_type(*values)
+        rows = [value.row for value in values]
+        self._flat[id(result)] = _new_flat((result, values, rows, form, False))
+        return result
+
+    def _copy(self, template: Template, rows: list[Any], first: int, arguments: list[Any]) -> Any:
+        """What `_emit` does of templates with bare operations, or with results that are not what their nodes make."""
+        numbers, nodes = self.numbers, len(self.kinds)
+        made: list[list[Value]] = []
+        found: dict[int, Value] = {}
+
+        def find(place: Any) -> Any:
+            kind = type(place)
             if kind is Argument:
-                return arguments[value.leaf]
+                return arguments[place.leaf]
             if kind is Made:
-                return made[value.step][value.output]
-            return self.value(jax.typeof(value.array), value) if kind is ConstantRow else value
+                return made[place.step][place.output]
+            if kind is MadeRow:
+                if place.place not in found:
+                    value = Value(self, place.aval, place.aval_number, NODE, first + place.place, place.aval_number)
+                    found[place.place] = value
+                return found[place.place]
+            if kind is MadeShared:
+                return Value(self, place.aval, place.aval_number, NODE, None, place.form)
+            return self.value(jax.typeof(place.array), place) if kind is ConstantRow else place
 
-        return find
-
-    def _emit(self, leaf: Leaf, arguments: list[Any]) -> Any:
-        made: list[list[Value]] = []
-        find = self._finder(arguments, made)
-        for cell, inputs, passed, out_avals in leaf.steps:
-            op = Op([find(value) for value in inputs], self._scope)
-            op.cell, op.passed, op.effects = cell, passed, cell.jaxpr.effects
-            op.outputs = [Value(self, aval, number, op) for aval, number in out_avals]
-            made.append(op.outputs)
-            self.ops.append(op)
-        return leaf.out_tree.unflatten([find(value) for value in leaf.results])
-
-    def _copy(self, fragment: Fragment, arguments: list[Any]) -> Any:
-        made: list[list[Value]] = []
-        find = self._finder(arguments, made)
         first_scope = self._scopes + 1
-        self._scopes += fragment.scopes
-        for known, inputs, scope, avals in fragment.operations:
-            op = Op([find(value) for value in inputs], first_scope + scope, known.site)
-            op.primitive, op.params, op.effects = known.primitive, known.params, known.effects
-            op.cell, op.passed, op.index = known.cell, known.passed, known.index
+        self._scopes += template.scopes
+        for known, inputs, scope, at, avals in template.operations:
+            op = Op([find(value) for value in inputs], first_scope + scope, nodes + at, known.site)
+            op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
             op.outputs = [Value(self, aval, number, op) for aval, number in avals]
+            numbers.place(op)
             made.append(op.outputs)
             self.ops.append(op)
-        return fragment.out_tree.unflatten([find(value) for value in fragment.results])
+        rows += range(first, first + template.makes)
+        rows += [value.row for outputs in made for value in outputs]
+        rows += [further_row(row, numbers) for row in template.further]
+        self.kinds += template.kinds
+        self.counts += template.counts
+        self.operands += template.operands(rows)
+        return template.out_tree.unflatten([find(value) for value in template.results])
 
     # Errors
 
     def check_unchanged(self) -> None:
         """Shared arguments that were looked up by identity must hold what they held at first."""
-        for arg, leaves, _ in self._flat_shared.values():
+        for arg, leaves, *_ in self._shared:
             after = jax.tree.leaves(arg)
             if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
                 raise mutation_error(arg, self.sample)
@@ -391,7 +502,6 @@ def mutation_error(arg: Any, sample: str) -> MutationError:
 
 
 _LEAF = jax.tree.structure(0)
-_ADD, _MULTIPLY = jax.make_jaxpr(lambda x: (jax.lax.add(x, x), jax.lax.mul(x, x)))(0.0).eqns
 
 
 def _is_shared_leaf(value: Value) -> bool:

@@ -5,6 +5,7 @@ frames from the operation outwards to the innermost activation of a recursive fu
 """
 
 import dis
+import inspect
 import os
 import sys
 from functools import lru_cache
@@ -14,8 +15,26 @@ from typing import NamedTuple
 from jitbatch import _compat
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
+
+
+LIBRARY, USER, RECURSIVE = range(3)
+
+_code_kinds: dict[int, tuple[CodeType, int]] = {}
+"""Codes by `id`, held so that it stays theirs: hashing a code object takes longer than all else here."""
+
+
+def _code_kind(code: CodeType) -> int:
+    """Whether code is a library's, the user's, or the user's and calls itself."""
+    found = _code_kinds.get(id(code))
+    if found is None:
+        if len(_code_kinds) > 4096:
+            _code_kinds.clear()
+        kind = LIBRARY if is_library(code) else RECURSIVE if calls_itself(code) else USER
+        found = _code_kinds[id(code)] = (code, kind)
+    return found[1]
 
 
 class Site(NamedTuple):
@@ -112,19 +131,37 @@ class SiteRecorder:
         self._boundary = boundary
         self._callee: FrameType | None = None
         self._ordinal = 0
+        self._last: tuple[FrameType | None, int, tuple[tuple[FrameType, int], ...]] = (None, 0, ())
 
-    def here(self) -> Site:
-        frame: FrameType | None = sys._getframe(1)
-        callee = None
-        while frame is not None and is_library(frame.f_code):
+    def forget(self) -> None:
+        """Let go of the last frames."""
+        self._callee = None
+        self._last = (None, 0, ())
+
+    def here(self, depth: int = 0) -> Site:
+        """The place that an operation is recorded at; this many callers are known to be the library's."""
+        callee: FrameType | None = sys._getframe(depth)
+        frame = callee.f_back
+        while frame is not None and _code_kind(frame.f_code) == LIBRARY:
             callee, frame = frame, frame.f_back
         self._ordinal = self._ordinal + 1 if callee is self._callee else 0
         self._callee = callee
-        chain = []
-        while frame is not None and frame.f_code is not self._outermost and frame.f_code is not self._boundary:
-            if not is_library(frame.f_code):
+        # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
+        last, instruction, known = self._last
+        if frame is not None and frame is last and frame.f_lasti == instruction:
+            return Site(known, self._ordinal)
+        innermost, chain = frame, []
+        while frame is not None:
+            code = frame.f_code
+            if code is self._outermost or code is self._boundary:
+                break
+            kind = _code_kind(code)
+            if kind != LIBRARY:
                 chain.append((frame, frame.f_lasti))
-                if calls_itself(frame.f_code):
+                if kind == RECURSIVE:
                     break
             frame = frame.f_back
-        return Site(tuple(chain), self._ordinal)
+        known = tuple(chain)
+        if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
+            self._last = (innermost, innermost.f_lasti, known)
+        return Site(known, self._ordinal)

@@ -10,6 +10,7 @@ with zero, as Python's `sum` does. A path goes only through results with one rea
 on the way is left as it is, since its terms would be added again for every reader.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,12 +24,12 @@ from jax.extend.core import primitives
 from jitbatch import _compat, _passes
 from jitbatch._canonical import Cell, intern_cell, sum_cell
 from jitbatch._sites import Site, is_call, loop_depth
-from jitbatch._values import ConstantRow, Op, Value, root, within_body
+from jitbatch._values import NODE, SOURCES, ConstantRow, Op, Value, root, within_body
 
 
 def gather_sums(
     ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool] = lambda terms: True,
-    arguments: Collection[int] = (),
+    arguments: Collection[int] = (), read: Collection[int] = (),
 ) -> list[Op]:  # fmt: skip
     """The operations with sums, maxima and minima over any number of terms in place of what they were written as.
 
@@ -38,32 +39,34 @@ def gather_sums(
         wanted: which terms are to be gathered.
         arguments: the `id`s of values that can be anything, whatever they are aliases of: the arguments of a function
             that is called with others as well.
+        read: the numbers of values that nodes read.
     """
-    return _Gatherer(ops, results, wanted, arguments).run() if _passes.runs("sums") else list(ops)
+    return _Gatherer(ops, results, wanted, arguments, read).run() if _passes.runs("sums") else list(ops)
 
 
 class _Gatherer:
     def __init__(
         self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool],
-        arguments: Collection[int],
+        arguments: Collection[int], read: Collection[int],
     ):  # fmt: skip
         self.ops = ops
         self.wanted = wanted
         self.arguments = arguments
-        self.uses: dict[int, int] = {}
-        for value in (*(value for op in ops for value in op.inputs), *results):
-            key = id(self._origin(value))
-            self.uses[key] = self.uses.get(key, 0) + 1
+        self.read = read
+        inputs = (value for op in ops for value in op.inputs)
+        self.uses = Counter([id(self._origin(value)) for value in (*inputs, *results)])
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
         self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
 
     def run(self) -> list[Op]:
-        terms = {id(op): pair for op in self.ops if (pair := self._addends(op)) is not None}
-        reduced = {id(op) for op in self.ops if self._gather_stack(op)}
-        if not terms and not reduced:
-            return list(self.ops)
-        self._gather_chains(terms)
+        additions = [op for op in self.ops if op.primitive is primitives.add_p or _is_addition(op)]
+        terms = {id(op): found for op in additions if (found := self._addends(op)) is not None}
+        for op in self.ops:
+            if len(op.inputs) == 1:
+                self._gather_stack(op)
+        if terms:
+            self._gather_chains([op for op in additions if id(op) in terms], terms)
         if not self.replaced:
             return list(self.ops)
         result = []
@@ -78,6 +81,8 @@ class _Gatherer:
 
     def _origin(self, value: Any) -> Any:
         """What an alias stands for."""
+        if type(value) is Value and type(value.source) in SOURCES:
+            return value
         if not self.arguments:
             return root(value)
         value = within_body(value, self.arguments)
@@ -85,15 +90,16 @@ class _Gatherer:
 
     # Chains of additions
 
-    def _addends(self, op: Op) -> list[Any] | None:
+    def _addends(self, op: Op) -> Sequence[Any] | None:
         """What an addition adds: two values of one shape and dtype, or one where the other is zero."""
-        if not _is_addition(op):
-            return None
+        left, right = op.inputs
+        if _is_plain_term(left, op.outputs[0]) and _is_plain_term(right, op.outputs[0]):
+            return op.inputs
         same = [_same_class(value, op.outputs[0]) for value in op.inputs]
         for position, value in enumerate(op.inputs):
             if same[1 - position] and self._starts_from_zero(op, value):
                 return [op.inputs[1 - position]]
-        return list(op.inputs) if all(same) else None
+        return op.inputs if all(same) else None
 
     def _starts_from_zero(self, op: Op, value: Any) -> bool:
         """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
@@ -110,52 +116,46 @@ class _Gatherer:
             return False
         return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
 
-    def _gather_chains(self, terms: dict[int, list[Any]]) -> None:
-        inner: dict[int, list[Op]] = {}  # the additions that an addition reads and nothing else does
-        has_reader: set[int] = set()
-        for op in self.ops:
-            if id(op) in terms:
-                made_by = [self._origin(value).source for value in terms[id(op)] if self._is_private(value)]
-                inner[id(op)] = [
-                    source
-                    for source in made_by
-                    if isinstance(source, Op) and id(source) in terms and _same_class(source.outputs[0], op.outputs[0])
-                ]
-                has_reader.update(id(source) for source in inner[id(op)])
+    def _gather_chains(self, additions: Sequence[Op], terms: dict[int, Sequence[Any]]) -> None:
+        """Replace what accumulates among additions, of which the terms are given by `id`."""
+        made_by: dict[int, Op] = {}  # for the `id` of a term the addition that makes it, if nothing else reads it
+        for op in additions:
+            for value in terms[id(op)]:
+                origin = self._origin(value)
+                source: Any = origin.source if type(origin) is Value else None
+                is_addition = type(source) is Op and id(source) in terms
+                if is_addition and self._is_private(origin) and _same_class(source.outputs[0], op.outputs[0]):
+                    made_by[id(value)] = source
+        has_reader = {id(source) for source in made_by.values()}
+        known: dict[Any, Any] = {}  # many sites have one chain
+        places = {}
+        for op in additions:
+            site = op.site
+            assert site is not None
+            key = id(site.chain), site.ordinal
+            if key not in known:
+                known[key] = _place(op)
+            places[id(op)] = known[key]
+        inner = {id(op): [made_by[id(value)] for value in terms[id(op)] if id(value) in made_by] for op in additions}
         above: dict[int, Op | None] = {}
-        accumulates = {id(op) for op in self.ops if id(op) in terms and len(terms[id(op)]) == 1}
-        for op in self.ops:
-            if id(op) in terms and id(op) not in has_reader:
-                accumulates |= _accumulating(op, inner, above)
+        accumulates = {id(op) for op in additions if len(terms[id(op)]) == 1}
+        for op in additions:
+            if id(op) not in has_reader:
+                accumulates |= _accumulating(op, inner, above, places)
         # What a place in the code means is not to depend on where in a sample it is met.
-        places = {_place(op) for op in self.ops if id(op) in accumulates}
-        accumulates |= {id(op) for op in self.ops if id(op) in above and _place(op) in places}
-        for op in self.ops:
+        accumulating = {places[key] for key in accumulates}
+        accumulates |= {key for key in above if places[key] in accumulating}
+        for op in additions:
             upper = above.get(id(op))
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
-                flat, absorbed = self._flat_terms(op, terms, accumulates)
+                flat, absorbed = _flat_terms(op, terms, made_by, accumulates)
                 if self.wanted(flat):
                     self.dropped |= absorbed
                     self._replace(op, flat)
 
-    def _flat_terms(self, last: Op, terms: dict[int, list[Any]], accumulates: set[int]) -> tuple[list[Any], set[int]]:
-        """The terms of a sum, and the additions that it absorbs."""
-        flat: list[Any] = []
-        absorbed: set[int] = set()
-        pending = list(reversed(terms[id(last)]))
-        while pending:
-            value = pending.pop()
-            source = self._origin(value).source if self._is_private(value) else None
-            if isinstance(source, Op) and id(source) in accumulates and _same_class(value, last.outputs[0]):
-                absorbed.add(id(source))
-                pending += reversed(terms[id(source)])
-            else:
-                flat.append(value)
-        return flat, absorbed
-
     def _is_private(self, value: Any) -> bool:
         origin = self._origin(value)
-        return type(origin) is Value and self.uses.get(id(origin)) == 1
+        return type(origin) is Value and self.uses.get(id(origin)) == 1 and origin.row not in self.read
 
     def _replace(self, op: Op, terms: list[Any]) -> None:
         total = _sum(terms, op, op.outputs[0])
@@ -170,7 +170,7 @@ class _Gatherer:
             return False
         stacked = self._origin(op.inputs[0])
         stack = stacked.source if type(stacked) is Value else None
-        if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p or self.uses[id(stacked)] != 1:
+        if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p or not self._is_private(stacked):
             return False
         equations = _equations(op)
         widened = len(equations) > 1 and equations[0].primitive is primitives.convert_element_type_p
@@ -205,12 +205,13 @@ class _Gatherer:
             step = _step(equation, [_operand(atom, env, op, equation, len(terms)) for atom in equation.invars], op)
             env.update(zip(equation.outvars, step.outputs, strict=True))
             made.append(step)
-        op.outputs[0].source = env[result]  # an alias of the last
+        _replace_value(op.outputs[0], env[result])
         self.dropped.add(id(stack))
         self.replaced[id(op)] = made
         return True
 
 
+_BOOL = np.dtype(bool)  # comparing a dtype with a dtype takes a tenth of what comparing it with a type does
 _REDUCTIONS = (primitives.reduce_sum_p, primitives.reduce_max_p, primitives.reduce_min_p)
 
 
@@ -229,7 +230,27 @@ def _equations(op: Op) -> Sequence[Any]:
     return (_compat.make_equation(inputs, outputs, op.primitive, op.params, op.effects),)
 
 
-def _accumulating(last: Op, inner: dict[int, list[Op]], above: dict[int, Op | None]) -> set[int]:
+def _flat_terms(
+    last: Op, terms: dict[int, Sequence[Any]], made_by: dict[int, Op], accumulates: set[int]
+) -> tuple[list[Any], set[int]]:
+    """The terms of a sum, and the additions that it absorbs."""
+    flat: list[Any] = []
+    absorbed: set[int] = set()
+    pending = list(terms[id(last)][::-1])
+    while pending:
+        value = pending.pop()
+        source = made_by.get(id(value))
+        if source is not None and id(source) in accumulates:
+            absorbed.add(id(source))
+            pending += reversed(terms[id(source)])
+        else:
+            flat.append(value)
+    return flat, absorbed
+
+
+def _accumulating(
+    last: Op, inner: dict[int, list[Op]], above: dict[int, Op | None], places: dict[int, Any]
+) -> set[int]:
     """The additions that accumulate on the paths that lead to `last`; `above` is told which addition reads each."""
     above[id(last)] = None
     order = [last]
@@ -242,8 +263,10 @@ def _accumulating(last: Op, inner: dict[int, list[Op]], above: dict[int, Op | No
     nearest: dict[int, dict[Any, Op]] = {}
     for op in order:
         upper = above[id(op)]
-        seen = dict(nearest[id(upper)]) if upper is not None else {}
-        place = _place(op)
+        seen = {} if upper is None else nearest[id(upper)]
+        if upper is not None and len(inner[id(upper)]) > 1:
+            seen = dict(seen)  # the paths part
+        place = places[id(op)]
         if place in seen:
             step: Op | None = op
             while step is not None:
@@ -254,6 +277,14 @@ def _accumulating(last: Op, inner: dict[int, list[Op]], above: dict[int, Op | No
         seen[place] = op
         nearest[id(op)] = seen
     return found
+
+
+def _is_plain_term(value: Any, total: Value) -> bool:
+    """Whether a value is of the type of a total and certainly not the zero that a sum begins with."""
+    if type(value) is not Value or value.aval_number != total.aval_number or total.aval.dtype == _BOOL:
+        return False
+    source = value.source
+    return source is NODE or (type(source) is Op and source.primitive is primitives.add_p)
 
 
 def _is_addition(op: Op) -> bool:
@@ -272,6 +303,8 @@ def _is_addition(op: Op) -> bool:
 
 
 def _same_class(one: Any, other: Any) -> bool:
+    if type(one) is Value and type(other) is Value and one.aval_number == other.aval_number:
+        return one.aval.dtype != _BOOL
     a = one.aval if type(one) is Value else jax.typeof(one)
     b = other.aval if type(other) is Value else jax.typeof(other)
     return a.shape == b.shape and a.dtype == b.dtype and a.dtype != bool
@@ -281,7 +314,14 @@ def _place(op: Op) -> Any:
     """The place in the code of an operation, whatever activation of the function it is."""
     site = op.site
     assert site is not None
-    return site.ordinal, tuple((frame.f_code, instruction) for frame, instruction in site.chain)
+    return site.ordinal, *[(id(frame.f_code), instruction) for frame, instruction in site.chain]
+
+
+def _replace_value(old: Value, new: Any) -> None:
+    """Make a value an alias of another, which takes its number."""
+    old.source = new
+    if type(new) is Value and new.row is None:
+        new.row, new.form = old.row, old.form
 
 
 def _value(op: Op, aval: Any) -> Value:
@@ -290,7 +330,7 @@ def _value(op: Op, aval: Any) -> Value:
 
 def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] | None = None) -> Op:
     """An equation of what `op` does as an operation, of another shape if one is given."""
-    step = Op(inputs, op.scope, op.site)
+    step = Op(inputs, op.scope, op.at, op.site)
     step.primitive, step.params, step.effects = equation.primitive, equation.params, equation.effects
     avals = [var.aval for var in equation.outvars]
     if shape is not None:
@@ -313,10 +353,10 @@ def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) 
 
 def _sum(terms: list[Any], last: Op, output: Value) -> Op:
     """The operation that makes `output` as the sum of the terms."""
-    total = Op(terms, last.scope)
+    total = Op(terms, last.scope, last.at)
     total.made_from = last.site
     aval = jax.typeof(terms[0])
-    total.cell, total.passed = sum_cell(_compat.make_aval(aval.shape, aval.dtype)), (True,) * len(terms)
+    total.cell = sum_cell(_compat.make_aval(aval.shape, aval.dtype))
     total.outputs = [output]
     output.source = total
     return total
@@ -339,8 +379,8 @@ def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) 
     while len(level) > 1:
         pairs = []
         for left, right in zip(level[::2], level[1::2], strict=False):
-            pair = Op([*left, *right], op.scope)
-            pair.cell, pair.passed = cell, (True,) * 4
+            pair = Op([*left, *right], op.scope, op.at)
+            pair.cell = cell
             pair.outputs = [_value(op, out) for out in cell.out_avals]
             for value in pair.outputs:
                 value.source = pair
@@ -389,7 +429,7 @@ def _mark_turns(total: Op, last: Op) -> None:
     depths: list[int] = []
     reached: dict[int, Op] = {}
     for number, term in enumerate(total.inputs):
-        pending = [term]
+        pending = [] if type(term) is Value and term.source is NODE else [term]
         depth = None
         while pending:
             origin = root(pending.pop())

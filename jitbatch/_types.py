@@ -120,6 +120,11 @@ def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tupl
     return graphs[0].tables.decisions.get_or_make((profile, split, order), decide)
 
 
+def known_types(profile: Profile, tables: Tables, split: bool, order: tuple[Origin, ...]) -> Types | None:
+    """What `types_of` returns, if it is known."""
+    return tables.decisions.get((profile, split, order))
+
+
 def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
     tables = graphs[0].tables
     united, outputs = _unite([tables.kinds[number] for number in profile.kinds])

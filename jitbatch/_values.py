@@ -1,7 +1,9 @@
 """What a recording is made of: values and the operations that make them."""
 
+import itertools
 import re
 from collections.abc import Container, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,38 +16,34 @@ from jitbatch._sites import Site
 
 
 class Op:
-    """One recorded operation: a primitive, a call of a cell, or an index into an array.
+    """One recorded operation: a primitive, an index into an array, or a sum that was found in others.
 
     Attributes:
         inputs: `Value`s, concrete arrays, and tracers of outer transformations.
         outputs: `Value`s.
         primitive, params, effects: of a primitive.
-        cell: of a call.
-        passed: of a call, which of the inputs are arguments; the others are what the cell closes over.
+        cell: of a sum, maximum or minimum of terms.
         index: of an indexing operation, an int or a range along axis 0.
+        at: how many nodes had been recorded before it.
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a sum it belongs to, if any.
         made_from: of a sum of any length, the user's code that it was found in.
     """
 
-    __slots__ = (
-        "cell", "effects", "index", "inputs", "made_from", "outputs", "params", "passed", "primitive", "scope", "site",
-        "turn",
-    )  # fmt: skip
+    primitive: Any = None
+    params: Any = MappingProxyType({})
+    effects: Any = frozenset()
+    cell: Cell | None = None
+    index: int | range | None = None
+    turn: tuple[int, int] | None = None
+    made_from: Site | None = None
 
-    def __init__(self, inputs: Sequence[Any], scope: int, site: Site | None = None):
+    def __init__(self, inputs: Sequence[Any], scope: int, at: int, site: Site | None = None):
         self.inputs = inputs
         self.outputs: list[Value] = []
         self.scope = scope
+        self.at = at
         self.site = site
-        self.primitive: Any = None
-        self.params: dict[str, Any] = {}
-        self.effects: Any = frozenset()
-        self.cell: Cell | None = None
-        self.passed: tuple[bool, ...] = ()
-        self.index: int | range | None = None
-        self.turn: tuple[int, int] | None = None
-        self.made_from: Site | None = None
 
     @property
     def is_users_jit(self) -> bool:
@@ -53,13 +51,25 @@ class Op:
 
 
 class InputSource:
-    """Where a value comes from that no operation makes."""
+    """Where a value comes from that nothing makes: a leaf of the sample or of the shared arguments, or of a leaf of the
+    sample the row `row` along its first `depth` axes."""
 
-    __slots__ = ("leaf", "shared")
+    __slots__ = ("depth", "leaf", "row", "shared")
 
-    def __init__(self, leaf: int, shared: bool):
+    def __init__(self, leaf: int, shared: bool, depth: int = 0, row: int = 0):
         self.leaf = leaf
         self.shared = shared
+        self.depth = depth
+        self.row = row
+
+
+class NodeSource:
+    """The source of what a call of a decorated function made: a node, or a shared value."""
+
+    __slots__ = ()
+
+
+NODE = NodeSource()
 
 
 class ConstantRow:
@@ -71,21 +81,33 @@ class ConstantRow:
         self.array = array
 
 
+SOURCES = frozenset({Op, InputSource, NodeSource, ConstantRow})
+"""What values come from that are not aliases."""
+
+
 class Value(_compat.Tracer):
     """An array of a sample that is being recorded.
 
-    `source` is the `Op` that makes it, an `InputSource`, a `ConstantRow`, or another value or a concrete array that it
-    is an alias of.
+    Attributes:
+        source: the `Op` that makes it, an `InputSource`, a `ConstantRow`, `NODE`, or another value or a concrete array
+            that it is an alias of.
+        row: its number in the recording if it is a row of the batch, None if it is shared (see `_rows`).
+        form: what a decorated function that is called on it depends on: of a row the number of its aval; of a shared
+            value a negative number, which is found out when it is needed.
     """
 
-    __slots__ = ("aval_number", "source")
+    __slots__ = ("aval_number", "form", "row", "source")
     aval: Any
 
-    def __init__(self, trace: Any, aval: Any, aval_number: int, source: Any):
+    def __init__(
+        self, trace: Any, aval: Any, aval_number: int, source: Any, row: int | None = None, form: int | None = None
+    ):
         self._trace = trace
         self.aval = aval
         self.aval_number = aval_number
         self.source = source
+        self.row = row
+        self.form = form
 
     def __getitem__(self, index: Any) -> Any:
         # Indexing with Python integers is recorded as such: jnp's general indexing takes 130 us, and a row of an
@@ -107,10 +129,10 @@ class Value(_compat.Tracer):
     # Arithmetic on values of one type is recorded as such: an operator of jnp's takes 50 us to find out as much.
 
     def __add__(self, other: Any) -> Any:
-        return self._trace.add(self, other) if self._is_like(other) else super().__add__(other)
+        return self._trace.arithmetic(ADD, self, other) if self._is_like(other) else super().__add__(other)
 
     def __mul__(self, other: Any) -> Any:
-        return self._trace.multiply(self, other) if self._is_like(other) else super().__mul__(other)
+        return self._trace.arithmetic(MULTIPLY, self, other) if self._is_like(other) else super().__mul__(other)
 
     def _is_like(self, other: Any) -> bool:
         """Whether arithmetic with another value needs no conversion, and is this recording's business."""
@@ -124,6 +146,8 @@ class Value(_compat.Tracer):
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d array")
+        if self._trace.is_valid():
+            return map(self._trace.index, itertools.repeat(self), range(self.aval.shape[0]))
         return (self[i] for i in range(self.shape[0]))
 
     def __reversed__(self) -> Iterator[Any]:
@@ -160,6 +184,9 @@ class Value(_compat.Tracer):
 
     def item(self, *args: Any) -> Any:
         raise self._trace.control_flow_error(self, "item")
+
+
+ADD, MULTIPLY = jax.make_jaxpr(lambda x: (jax.lax.add(x, x), jax.lax.mul(x, x)))(0.0).eqns
 
 
 def _is_int(index: Any) -> bool:
@@ -212,8 +239,7 @@ def root(value: Any) -> Any:
     """What an alias stands for."""
     while type(value) is Value:
         source = value.source
-        kind = type(source)
-        if kind is Op or kind is InputSource or kind is ConstantRow:
+        if type(source) in SOURCES:
             break
         value = source
     return value

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jitbatch import Static, clear_caches, jitbatch
-from jitbatch._build import SMALL
 from jitbatch._errors import OutputError, PlanError
 from jitbatch._graph import ROW, Graph, SharedArray, SharedLeaf, SharedResult
+from jitbatch._rows import SMALL
 
 X = np.float32([1.0, 2.0])
 XS = np.arange(12, dtype=np.float32).reshape(3, 2, 2)

@@ -207,9 +207,28 @@ def test_what_shapes_miss_is_found() -> None:
     assert merged(kinds, reads, [True], [7, 1, 8, 7, 2, 8]).tolist() == [0, 1, 0, 3, 4, 4]
 
 
+def test_a_chain_that_shapes_miss_is_looked_at_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chains, which begin with what shapes do not know to be equal: each node is compared once more, not each time
+    that one below it was merged."""
+    looked_at: list[int] = []
+    first_equal = _dedupe._first_equal
+
+    def noting(batch: Batch, key: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+        looked_at.append(len(nodes))
+        return first_equal(batch, key, nodes)
+
+    monkeypatch.setattr(_dedupe, "_first_equal", noting)
+    depth = 300
+    reads = [[0, 0], [1, 2], *([3 + node] for node in range(2 * depth))]
+    leader = merged([0, 0, *[1] * (2 * depth)], reads, [True, True], [7, 7, 7])
+    assert leader.tolist() == [node - node % 2 for node in range(2 * depth + 2)]
+    assert looked_at[0] == 2 * depth + 2
+    assert sum(looked_at[1:]) <= 2 * depth
+
+
 def test_shapes_alone_find_equal_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees over words, with a label for each node that comes after all words."""
-    monkeypatch.setattr(_dedupe, "_first_equal", lambda batch, key, among: np.arange(len(among)))
+    monkeypatch.setattr(_dedupe, "_first_equal", lambda batch, key, nodes: nodes)
     words, labels = [[0], [1], [10, 11], [2], [3], [13, 14]], [[10 + node, 4 + node] for node in range(6)]
     keys = [3, 4, 3, 4, 0, 0, 1, 0, 0, 1]
     leader = merged([0, 0, 1, 0, 0, 1, *[2] * 6], words + labels, [True] * 3, keys)

@@ -183,7 +183,7 @@ def test_nothing_of_a_recording_is_kept() -> None:
     encode = make_encoder([])
     encode.plan(PARAMS, TREES)
     (context,) = encode._planner.contexts
-    fragments = [one for one in context.signatures if isinstance(one, _fragments.Fragment)]
+    fragments = [template for template in context.known.templates if template.operations]
     assert fragments
     for fragment in fragments:
         for copied in fragment.operations:

@@ -14,12 +14,11 @@ import pytest
 from jax import lax
 
 from jitbatch import _compat, clear_caches, jitbatch
-from jitbatch._caches import Cache
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
-from jitbatch._fragments import Fragment
 from jitbatch._graph import Tables
-from jitbatch._record import Leaf, Recorder
-from jitbatch._values import InputSource, Op, Value
+from jitbatch._record import Known, Recorder
+from jitbatch._templates import Leaf
+from jitbatch._values import Op, Value
 
 X = jnp.ones(2)
 
@@ -33,7 +32,7 @@ def no_cells() -> None:
 @contextmanager
 def recording(granularity: str = "subgraph") -> Iterator[Recorder]:
     """A recorder that is current."""
-    recorder = Recorder(Tables(), Cache(64), granularity, sys._getframe().f_code, "sample 0")
+    recorder = Recorder(Tables(), Known(64), granularity, sys._getframe().f_code, "sample 0")
     with _compat.set_current_trace(recorder):
         yield recorder
     recorder.invalidate()
@@ -41,14 +40,24 @@ def recording(granularity: str = "subgraph") -> Iterator[Recorder]:
 
 def inputs(recorder: Recorder, *arrays: Any, shared: bool = False) -> list[Value]:
     """An input of the sample for each array."""
-    recorder.input_avals += [_compat.make_aval(np.shape(a), jnp.asarray(a).dtype) for a in arrays]
-    first = len(recorder.input_avals) - len(arrays)
-    avals = recorder.input_avals[first:]
-    return [recorder.value(aval, InputSource(first + i, shared)) for i, aval in enumerate(avals)]
+    make = recorder.shared_input if shared else recorder.input
+    values = []
+    for i, array in enumerate(arrays, 0 if shared else len(recorder.numbers.leaf_avals)):
+        aval = _compat.make_aval(np.shape(array), jnp.asarray(array).dtype)
+        values.append(make(aval, recorder.tables.avals.number(aval), i))
+    return values
+
+
+def cells(recorder: Recorder) -> list[Any]:
+    """The cells of the nodes."""
+    return [recorder.tables.kinds[kind].cell for kind in recorder.kinds]
 
 
 def primitives(recorder: Recorder) -> list[str]:
-    return ["call" if op.cell else "index" if op.index is not None else op.primitive.name for op in recorder.ops]
+    """Nodes and bare operations in the order of the recording."""
+    names = [(node + 0.5, "call") for node in range(len(recorder.kinds))]
+    names += [(op.at, "index" if op.index is not None else op.primitive.name) for op in recorder.ops]
+    return [name for _, name in sorted(names, key=lambda one: one[0])]
 
 
 @jitbatch
@@ -81,10 +90,9 @@ def test_a_call_of_a_decorated_function_is_one_operation() -> None:
         (x,) = inputs(recorder, X)
         square(x)
     assert primitives(recorder) == ["call"]
-    (op,) = recorder.ops
-    assert op.cell is not None
-    assert op.cell.name == "square"
-    assert op.passed == (True,)
+    (cell,) = cells(recorder)
+    assert cell.name == "square"
+    assert (recorder.ops, recorder.counts) == ([], [1])
 
 
 def test_without_boundaries_a_call_is_its_body() -> None:
@@ -96,12 +104,13 @@ def test_without_boundaries_a_call_is_its_body() -> None:
 
 def test_a_function_that_calls_others_is_not_an_operation() -> None:
     with recording() as recorder:
-        for kept in (str, Fragment, Fragment):
+        for fragments in (0, 1, 1):
             twice(*inputs(recorder, X))
-            assert {type(entry) for entry in recorder._signatures} == {Leaf, kept}
+            assert {type(entry) for entry in recorder._known.signatures} == {Leaf, str}
+            assert sum(bool(template.operations) for template in recorder._known.templates) == fragments
     assert primitives(recorder) == ["call", "sin", "call"] * 3
     scopes = [op.scope for op in recorder.ops]
-    assert scopes[0] == scopes[1] != scopes[3] == scopes[4] != scopes[6] == scopes[7] != 0
+    assert len({*scopes, 0}) == 4
 
 
 def test_a_leaf_runs_once_for_each_signature() -> None:
@@ -131,10 +140,10 @@ def test_equal_arguments_do_not_make_another_cell() -> None:
     with recording() as other:
         x, y = inputs(other, X, X)
         product(x, y)
-    assert recorder.ops[0].cell == other.ops[0].cell
+    assert cells(recorder) == cells(other)
     with recording() as recorder:
         square(*inputs(recorder, X))
-    assert recorder.ops[0].cell != other.ops[0].cell
+    assert cells(recorder) != cells(other)
 
 
 def test_arguments_that_are_returned_are_passed_on() -> None:
@@ -148,7 +157,7 @@ def test_arguments_that_are_returned_are_passed_on() -> None:
     assert result["x"] is x
     assert result["y"] is y
     assert (result["one"], result["none"]) == (1.0, None)
-    assert recorder.ops == []
+    assert recorder.ops == recorder.kinds == []
 
 
 def test_unused_arguments_are_no_operands() -> None:
@@ -160,7 +169,7 @@ def test_unused_arguments_are_no_operands() -> None:
     with recording() as recorder:
         x, y, z = inputs(recorder, X, X, X)
         second(x, y, z)
-    assert recorder.ops[0].inputs == [y]
+    assert recorder.operands == [y.row]
 
 
 def test_numbers_that_are_passed_are_abstract_in_the_body() -> None:
@@ -202,9 +211,11 @@ def test_indexing_is_an_operation_of_its_own() -> None:
     with recording() as recorder:
         (xs,) = inputs(recorder, np.ones((5, 2), np.float32))
         row = xs[1:][::2][-1]
-    assert primitives(recorder) == ["index"] * 3
-    assert row.source.index == 3
-    assert row.source.inputs == [xs]
+        two = lax.sin(xs)[1:][0]
+    assert primitives(recorder) == ["index", "index", "sin", "index", "index"]
+    assert (row.source.leaf, row.source.depth, row.source.row) == (0, 1, 3)  # a row of an input is an input
+    assert two.source.index == 1
+    assert recorder.ops[2].outputs == two.source.inputs
 
 
 def test_shared_arguments_that_change_are_noticed() -> None:
@@ -274,5 +285,5 @@ def test_leaking_into_a_later_sample_is_refused() -> None:
 
 def test_operations_know_what_they_are() -> None:
     make: Callable[..., Op] = Op
-    op = make([], 0)
+    op = make([], 0, 0)
     assert (op.primitive, op.cell, op.index, op.is_users_jit) == (None, None, None, False)

@@ -172,3 +172,31 @@ def test_operations_inside_one_call_of_a_library_are_numbered() -> None:
     assert half > 3
     assert found[:half] == found[half:]
     assert len(set(found[:half])) == half
+
+
+def test_a_generator_is_where_its_caller_is() -> None:
+    recorder = SiteRecorder(sites.__code__, sites.__code__)
+
+    def generate() -> Any:
+        while True:
+            yield recorder.here()
+
+    def one(generator: Any) -> Site:
+        return next(generator)
+
+    def other(generator: Any) -> Site:
+        return next(generator)
+
+    generator = generate()
+    names = [[frame.f_code.co_name for frame, _ in take(generator).chain[:2]] for take in (one, other, one)]
+    assert names == [["generate", "one"], ["generate", "other"], ["generate", "one"]]
+
+
+def test_a_frame_that_goes_on_is_elsewhere() -> None:
+    recorder = SiteRecorder(sites.__code__, sites.__code__)
+    first, second = recorder.here(), recorder.here()
+    turns = []
+    for _ in range(2):
+        turns.append(recorder.here())
+    assert len({site.chain[0][1] for site in (first, second, turns[0])}) == 3
+    assert turns[0].chain == turns[1].chain
