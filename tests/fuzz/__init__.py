@@ -5,3 +5,13 @@ sample (`walks`), samples (`samples`), and how the batch is run (`configurations
 printed, and each configuration's values and gradients are compared with the plain loop (`compare`, `trials`). A failure
 is made smaller by making its choices fewer (`shrink`).
 """
+
+CHEAP_COMPILATION = " ".join(
+    (
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    )
+)
+"""`XLA_FLAGS` for programs that are compiled to be run once: compilation takes a third of the time."""

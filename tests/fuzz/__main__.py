@@ -14,7 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+from fuzz import CHEAP_COMPILATION
+
+os.environ.setdefault("XLA_FLAGS", CHEAP_COMPILATION)
 
 BATCH = 200
 """Programs in a process."""

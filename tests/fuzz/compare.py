@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,49 +34,56 @@ def split_floats(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     return [leaf for leaf, one in zip(leaves, is_float, strict=True) if one], rebuild
 
 
-def weight(sample: Any, position: Any, size: int) -> Any:
-    """How much the elements of a leaf of a sample's result count."""
-    direction = np.cos(np.arange(size))
-    return jnp.cos(1.3 * sample + 0.7 * position)[..., None] * direction
+def direction(sample: Any, position: Any, leaf: Any) -> Any:
+    """The cotangent of a leaf of a sample's result; for a leaf of rows, `sample` and `position` have one entry a row."""
+    size = math.prod(jnp.shape(leaf)[np.ndim(sample) :])
+    numpy = np if isinstance(sample, int | np.ndarray) else jnp
+    factor = numpy.cos(1.3 * sample + 0.7 * position)[..., None]
+    return (factor * np.cos(np.arange(size))).reshape(jnp.shape(leaf)).astype(jnp.result_type(leaf))
 
 
-def loss_of(out: Any, kind: str) -> Any:
-    """A scalar that depends on every float of the results; the same for the same results in another form."""
+def cotangents(out: Any, kind: str) -> Any:
+    """The cotangents of results; those of the same results in another form are the same."""
     if kind == "ragged":
-        leaves = jax.tree.leaves(out.rows)
-        parts = [(leaf, out.sample, out.position * len(leaves) + j, out.mask) for j, leaf in enumerate(leaves)]
-    elif kind == "stack":
-        parts = [(leaf, jnp.arange(leaf.shape[0]), j, True) for j, leaf in enumerate(jax.tree.leaves(out))]
-    else:
-        flat = [(i, j, leaf) for i, one in enumerate(out) for j, leaf in enumerate(jax.tree.leaves(one))]
-        parts = [(jnp.asarray(leaf)[None], jnp.array([i]), j, True) for i, j, leaf in flat]
-    total = jnp.zeros(())
-    for leaf, sample, position, mask in parts:
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            rows = leaf.reshape(leaf.shape[0], -1).astype(jnp.float64)
-            each = (rows * weight(sample, position, rows.shape[1])).sum(axis=1)
-            total += jnp.where(mask, each, 0).sum()
-    return total
+        leaves, treedef = jax.tree.flatten(out.rows)
+        factor = [direction(out.sample, out.position * len(leaves) + j, leaf) for j, leaf in enumerate(leaves)]
+        masked = [jnp.where(out.mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0) for leaf in factor]
+        return treedef.unflatten(masked)
+    if kind == "stack":
+        leaves, treedef = jax.tree.flatten(out)
+        return treedef.unflatten([direction(np.arange(leaf.shape[0]), j, leaf) for j, leaf in enumerate(leaves)])
+    each = [jax.tree.flatten(one) for one in out]
+    return [
+        treedef.unflatten([direction(i, j, leaf) for j, leaf in enumerate(leaves)])
+        for i, (leaves, treedef) in enumerate(each)
+    ]
 
 
 def listed(out: Any, kind: str, count: int) -> list[Any]:
     """The results of the samples, one by one."""
     if isinstance(out, Ragged):
         return out.to_list()
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], out) for i in range(count)] if kind == "stack" else out
+    if kind == "list":
+        return out
+    on_host = jax.tree.map(np.asarray, out)
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], on_host) for i in range(count)]
 
 
 def evaluate(run: Callable[[Any, list[Sample]], Any], params: Any, samples: list[Sample], how: Configuration) -> Any:
-    """The results of all samples, and the gradients of their loss."""
+    """The results of all samples, and gradients: what all results together propagate back."""
     weights, with_weights = split_floats(params)
     inputs, with_inputs = split_floats(samples)
 
-    def loss(weights: list[Any], inputs: list[Any]) -> tuple[Any, Any]:
-        out = run(with_weights(weights), with_inputs(inputs) if how.inputs else samples)
-        return loss_of(out, how.out), out
+    def both(*differentiated: list[Any]) -> tuple[Any, Any]:
+        def floats(weights: list[Any], inputs: Any = None) -> tuple[Any, Any]:
+            out = run(with_weights(weights), samples if inputs is None else with_inputs(inputs))
+            return split_floats(out.rows if how.out == "ragged" else out)[0], out
 
-    both = jax.value_and_grad(loss, argnums=(0, 1) if how.inputs else 0, has_aux=True)
-    (_, out), gradients = (jax.jit(both) if how.jit else both)(weights, inputs)
+        _, pull, out = jax.vjp(floats, *differentiated, has_aux=True)
+        return out, pull(split_floats(cotangents(out, how.out))[0])
+
+    differentiated = (weights, inputs) if how.inputs else (weights,)
+    out, gradients = (jax.jit(both) if how.jit else both)(*differentiated)
     return listed(out, how.out, len(samples)), gradients
 
 
