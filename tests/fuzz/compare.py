@@ -35,7 +35,7 @@ def split_floats(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
 
 
 def direction(sample: Any, position: Any, leaf: Any) -> Any:
-    """The cotangent of a leaf of a sample's result; for a leaf of rows, `sample` and `position` have one entry a row."""
+    """The cotangent of a leaf of a sample's result; for a leaf of rows, `sample` and `position` are arrays."""
     size = math.prod(jnp.shape(leaf)[np.ndim(sample) :])
     numpy = np if isinstance(sample, int | np.ndarray) else jnp
     factor = numpy.cos(1.3 * sample + 0.7 * position)[..., None]
