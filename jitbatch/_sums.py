@@ -355,7 +355,8 @@ def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
     pick = lax.max if largest else lax.min
 
     def extreme(a: Any, times_a: Any, b: Any, times_b: Any) -> tuple[Any, Any]:
-        value = pick(a, b)
+        # No count is negative; but JAX wants a value to vary among rows where its tangent does (jax issue 16374).
+        value = jnp.where(times_a < 0, a, pick(a, b))
         return value, jnp.where(a == value, times_a, 0) + jnp.where(b == value, times_b, 0)
 
     differentiable = jax.custom_jvp(extreme)

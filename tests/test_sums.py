@@ -382,6 +382,21 @@ def test_equal_extremes_share_a_gradient(options: Any) -> None:
     assert_batches(fun, [[x], [x, x], [x, -x, x, x]], options=[options])
 
 
+def test_an_extreme_of_what_cells_return_of_the_parameters() -> None:
+    @jitbatch
+    def bias(p: Any, x: Any) -> Any:
+        return p["b"]
+
+    def fun(p: Any, xs: Any) -> Any:
+        return jnp.tanh(jnp.stack([bias(p, x) for x in xs]).max(0))
+
+    one = SAMPLES[:1]
+    want = gradients(lambda p, s: stack([fun(p, x) for x in s]), W, one)
+    for granularity, executor in EVERY:
+        batched = jitbatch(fun, granularity=granularity, executor=executor)
+        assert_same(gradients(batched.batch, W, one), want)
+
+
 def test_extremes_of_integers() -> None:
     def fun(p: Any, xs: Any) -> Any:
         numbers = [(9 * x).astype(jnp.int32) for x in xs]
