@@ -311,7 +311,7 @@ def make_cell(choices: Choices, name: str, reads: str, makes: str, callees: list
         arguments.append("abcdef"[position])
         scope.variables.append((arguments[-1], kind))
     decorator = choices.of(DECORATORS)
-    for _ in range(choices.between(0, 4)):
+    for _ in range(choices.of((0, 1, 2, 2, 3))):
         scope.add_statement()
     results = ", ".join([scope.result(kind) for kind in makes])
     source = f"{decorator}def {name}({', '.join(['p', *arguments])}):\n"

@@ -44,7 +44,7 @@ def leaf(choices: Choices, kind: str) -> str:
 
 def tree(choices: Choices, kind: str, arity: int, depth: int = 3) -> str:
     """Nested tuples; two children each for arity 2, else one up to `arity`."""
-    if depth == 0 or not choices.often(40 if depth < 3 else 90):
+    if depth == 0 or not choices.often(35 if depth < 3 else 90):
         return leaf(choices, kind)
     count = 2 if arity == 2 else choices.between(1, arity)
     children = [tree(choices, kind, arity, depth - 1)]
@@ -71,7 +71,7 @@ def dag(choices: Choices, kind: str) -> str:
 
 
 def sequence(choices: Choices, kind: str) -> str:
-    size = choices.of((1, 2, 3, 4, 4, 7))
+    size = choices.of((1, 2, 3, 4, 6))
     if kind == "v":
         return f"rows({choices.below(4)}, {size})"
     if kind in "is":

@@ -36,7 +36,7 @@ def make_walk(choices: Choices, callees: list[Cell]) -> Walk:
     states = choices.of(("v", "v", "vv", "vs"))
     cells = Cells(choices, callees, kind, states)
     shape = choices.of((_tree, _sequence, _nodes, _dag))
-    count = choices.between(1, 3)
+    count = choices.of((1, 2, 2, 3))
     return shape(choices, cells, count)
 
 
