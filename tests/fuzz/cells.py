@@ -101,6 +101,7 @@ s v   jax.nn.logsumexp({0})
 s vv  {0} @ {1} / 3
 s ss  jnp.tanh({0} - {1})
 s s   jnp.cos({0})
+s s   jnp.copysign(0.5, {0})
 s s   {0} * p["scale"]
 s sb  jnp.where({1}, {0}, 0.0)
 s vi  {0}[{1} % 3]
@@ -202,12 +203,16 @@ def changed(leaf, by):
         return jax.random.fold_in(leaf, by)
     if jnp.result_type(leaf) == bool:
         return leaf ^ bool(by)
-    return leaf + (by if isinstance(leaf, int | float) else leaf.dtype.type(by))
+    if np.size(leaf) < 2:
+        return leaf + (by if isinstance(leaf, int | float) else leaf.dtype.type(by))
+    array = np.array(leaf)
+    array.flat[-by] += by
+    return array
 
 
 def varied(sample, seed):
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: changed(leaf, int(random.integers(2))), sample)
+    return jax.tree.map(lambda leaf: changed(leaf, int(random.integers(3))), sample)
 """,
     "constant": """
 constant = jnp.array([0.5, -0.25, 1.0])

@@ -36,7 +36,7 @@ def leaf(choices: Choices, kind: str) -> str:
     if kind == "i":
         return choices.of(INTEGERS).format(seed)
     if kind == "s":
-        return str(seed / 4)
+        return str(seed / 4) if seed else choices.of(("0.0", "-0.0"))
     if kind == "b":
         return ("True", "np.bool_(False)")[seed % 2]
     return f"jax.random.key({seed})"
