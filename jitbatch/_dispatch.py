@@ -26,7 +26,8 @@ from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
 
-_kernels = Cache(2048)
+_kernels = Cache(512)
+"""Compiled steps of all functions together; each size of one takes 1.4 MiB."""
 
 
 @dataclass(frozen=True)

@@ -368,7 +368,7 @@ def _sum(terms: list[Any], last: Op, output: Value) -> Op:
 def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -> Value | None:
     """Reduce terms two by two, each with how often it is the extreme so far: equal terms share a gradient equally."""
     aval = jax.typeof(terms[0])
-    if aval.dtype == bool or not jnp.issubdtype(aval.dtype, np.number):
+    if not (jnp.issubdtype(aval.dtype, np.integer) or jnp.issubdtype(aval.dtype, np.floating)):
         return None
     cell = _extreme_cell(reduction is primitives.reduce_max_p, tuple(aval.shape), np.dtype(aval.dtype))
     once = _value(op, cell.in_avals[1])
@@ -392,21 +392,25 @@ def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) 
 
 @lru_cache(maxsize=256)
 def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
-    pick = lax.max if largest else lax.min
+    pick, before = (lax.max, lax.gt) if largest else (lax.min, lax.lt)
+    exact = jnp.promote_types(dtype, np.float32)
 
+    # Terms are compared with each other, never with the result: XLA may compute a term twice, with other last bits.
     def extreme(a: Any, times_a: Any, b: Any, times_b: Any) -> tuple[Any, Any]:
-        value = pick(a, b)
-        return value, jnp.where(a == value, times_a, 0) + jnp.where(b == value, times_b, 0)
+        # No count is negative; but JAX wants a value to vary among rows where its tangent does (jax issue 16374).
+        value = jnp.where(times_a < 0, a, pick(a, b))
+        ties = jnp.where(a == b, times_a + times_b, np.nan)
+        return value, jnp.where(before(a, b), times_a, jnp.where(before(b, a), times_b, ties))
 
     differentiable = jax.custom_jvp(extreme)
 
     @differentiable.defjvp
     def extreme_jvp(primals: Any, tangents: Any) -> Any:
         a, times_a, b, times_b = primals
+        shared = jnp.where(a == b, times_a.astype(exact) / (times_a + times_b), np.nan)
+        share_a = jnp.where(before(a, b), 1, jnp.where(before(b, a), 0, shared)).astype(dtype)
         value, times = differentiable(*primals)
-        share_a = (jnp.where(a == value, times_a, 0) / times).astype(dtype)
-        share_b = (jnp.where(b == value, times_b, 0) / times).astype(dtype)
-        return (value, times), (share_a * tangents[0] + share_b * tangents[2], jnp.zeros_like(times))
+        return (value, times), (share_a * tangents[0] + (1 - share_a) * tangents[2], jnp.zeros_like(times))
 
     value, times = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, np.float32)
     is_float = jnp.issubdtype(dtype, np.inexact)

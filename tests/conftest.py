@@ -2,8 +2,10 @@
 
 import os
 
+from fuzz import CHEAP_COMPILATION
+
 # The tests compile thousands of tiny kernels and run each once or twice.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault("XLA_FLAGS", CHEAP_COMPILATION)
 
 # Nothing in the tests depends on what was measured on some machine.
 os.environ["JITBATCH_CACHE_DIR"] = os.devnull

@@ -18,7 +18,7 @@ from jax.interpreters import batching, mlir
 from zoo import assert_bits, assert_same, named
 
 import jitbatch as package
-from jitbatch import clear_caches, jitbatch
+from jitbatch import Static, clear_caches, jitbatch
 
 FOLDER = str(Path(package.__file__).parent)
 WORKLOAD = named("binary_tree")
@@ -128,3 +128,39 @@ def test_a_compilation_that_fails_is_not_kept(executor: Any) -> None:
             fun.batch(2.0, xs)
     mlir.register_lowering(unknown, mlir.lower_fun(lambda x: 10 * x, multiple_results=False))
     assert fun.batch(2.0, xs).tolist() == [21.0, 41.0, 61.0]
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+def test_an_interrupt_in_the_middle_of_a_compilation(executor: Any) -> None:
+    slow = Primitive("slow")
+    slow.def_abstract_eval(lambda aval: aval)
+    batching.primitive_batchers[slow] = lambda args, dims: (slow.bind(*args), dims[0])  # type: ignore[index]
+    tenfold = mlir.lower_fun(lambda x: 10 * x, multiple_results=False)
+    interrupts = 2
+
+    def lowering(*args: Any) -> Any:
+        nonlocal interrupts
+        if interrupts:
+            interrupts -= 1
+            raise KeyboardInterrupt
+        return tenfold(*args)
+
+    mlir.register_lowering(slow, lowering)
+    fun = jitbatch(lambda w, x: slow.bind(w * x) + 1, executor=executor)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            fun.batch(2.0, [1.0, 2.0, 3.0])
+    assert fun.batch(2.0, [1.0, 2.0, 3.0]).tolist() == [21.0, 41.0, 61.0]
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+def test_a_batch_that_memory_has_no_room_for(executor: Any) -> None:
+    def fun(w: Any, sample: Any) -> Any:
+        return jnp.sort(w * jnp.arange(sample[0].value, dtype=jnp.float32) + sample[1])[:2]
+
+    batched = jitbatch(fun, executor=executor)
+    fits, too_large = (Static(4), 1.0), (Static(1 << 50), 1.0)
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+            jax.block_until_ready(batched.batch(jnp.float32(2), [too_large, fits]))
+        assert batched.batch(jnp.float32(2), [fits]).tolist() == [[1.0, 3.0]]

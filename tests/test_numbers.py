@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zoo import WORKLOADS, Workload, gradients, is_float, named
+from zoo import WORKLOADS, Workload, gradients, is_float, named, split_floats
 
 from jitbatch import JitbatchError, jitbatch
 
@@ -55,6 +55,23 @@ def test_a_value_that_is_not_finite_stays_in_its_sample(bad: float, executor: An
     assert np.isnan(want[0]).any() or bad == np.inf
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert np.isfinite(got[1:]).all()
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused"])
+@pytest.mark.parametrize("name", ["rnn", "child_sum_edges"])
+def test_a_gradient_that_is_not_finite_stays_in_its_sample(name: str, executor: Any) -> None:
+    workload = named(name)
+    params, samples = workload.draw()
+    floats, rebuild = split_floats(samples[0])
+    spoilt = [rebuild([leaf * np.float32(np.nan) for leaf in floats]), *samples[1:]]
+    fun = jitbatch(workload.fun, executor=executor)
+    (_, (_, want)), (_, (_, got)) = (
+        gradients(run, params, spoilt, True, transform=jax.jit) for run in (workload.loop, fun.batch)
+    )
+    assert np.isnan(got[0]).any()
+    for ours, theirs in zip(got[len(floats) :], want[len(floats) :], strict=True):
+        assert np.isfinite(ours).all()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def step(w: Any, x: Any, h: Any) -> Any:
@@ -102,13 +119,18 @@ def test_many_leaves(leaves: int) -> None:
     np.testing.assert_allclose(got, [np.tanh(0.5 * xs).sum(), np.tanh(0.5 * xs[:100]).sum()], rtol=1e-3, atol=1e-2)
 
 
+def leaves_summed(w: Any, xs: Any) -> Any:
+    return sum(cell(w, x, w) for x in xs)
+
+
 @pytest.mark.slow
-def test_cost_is_linear_in_nodes() -> None:
+@pytest.mark.parametrize("fun", [chain, leaves_summed])
+def test_cost_is_linear_in_nodes(fun: Any) -> None:
     """Planning ten times as many nodes takes at most fifteen times as long."""
     w, rng = jnp.float32([0.5, -0.5]), np.random.default_rng(0)
     short, long = (jnp.asarray(rng.normal(size=(length, 2)), jnp.float32) for length in (1_000, 10_000))
-    jitbatch(chain).plan(w, [short])
-    times = [min(seconds(lambda: jitbatch(chain).plan(w, [xs])) for _ in range(2)) for xs in (short, long)]  # noqa: B023
+    jitbatch(fun).plan(w, [short])
+    times = [min(seconds(lambda: jitbatch(fun).plan(w, [xs])) for _ in range(2)) for xs in (short, long)]  # noqa: B023
     assert times[1] <= 15 * times[0], times
 
 

@@ -20,11 +20,11 @@ PARAMS, SAMPLES = WORKLOAD.draw()
 WANT = WORKLOAD.loop(PARAMS, SAMPLES)
 
 
-def in_threads(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
+def in_threads(work: Callable[[int], Any]) -> list[Any]:
     """What `work(number)` returns in each thread; they start together, and the first error is raised."""
-    results: list[Any] = [None] * count
+    results: list[Any] = [None] * THREADS
     errors: list[BaseException] = []
-    start = threading.Barrier(count)
+    start = threading.Barrier(THREADS)
 
     def run(number: int) -> None:
         try:
@@ -33,7 +33,7 @@ def in_threads(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -114,7 +114,7 @@ def test_caches_are_cleared_meanwhile() -> None:
     clearing = threading.Thread(target=clear)
     clearing.start()
     try:
-        results = in_threads(work, 8)
+        results = in_threads(work)
     finally:
         done.set()
         clearing.join()

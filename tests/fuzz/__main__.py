@@ -7,6 +7,7 @@ seed has come is kept in a file, and the next run goes on from there.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -14,7 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+from fuzz import CHEAP_COMPILATION
+
+os.environ.setdefault("XLA_FLAGS", CHEAP_COMPILATION)
 
 BATCH = 200
 """Programs in a process."""
@@ -79,6 +82,8 @@ def run_here(seed: int, start: int, count: int, state: Path) -> None:
     from jitbatch import _context
 
     _context.verify = True
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 20)  # an eighth of the time goes into collecting
     for number in range(start, start + count):
         choices = choices_of(seed, number)
         failure, unstable = try_program(make_program(choices))

@@ -1,8 +1,8 @@
 """Random cells: functions of a few statements over typed variables.
 
 Types are letters: `v` a vector of 3, `s` a scalar, `m` a matrix of 3 by 3, `f` a float32 vector of 3, `i` an integer,
-`b` a bool, `k` a random key, and `V` a list of vectors. Every template has values and derivatives of moderate size, so
-that a difference is an error and not a matter of conditioning.
+`b` a bool, `k` a random key, `z` a vector of nothing, and `V` a list of vectors. Every template has values and
+derivatives of moderate size, so that a difference is an error and not a matter of conditioning.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ v m   jnp.diagonal({0})
 v mv  {0} @ {1} / 3
 v f   {0}.astype(jnp.float64)
 v vf  {0} + {1}
+v z   jnp.full(3, 0.5 + {0}.sum())
+v vz  jnp.concatenate([{0}, {1}])
 v -   p["b0"]
 v -   jnp.ones(3)
 s v   {0}.mean()
@@ -99,12 +101,14 @@ s v   jax.nn.logsumexp({0})
 s vv  {0} @ {1} / 3
 s ss  jnp.tanh({0} - {1})
 s s   jnp.cos({0})
+s s   jnp.copysign(0.5, {0})
 s s   {0} * p["scale"]
 s sb  jnp.where({1}, {0}, 0.0)
 s vi  {0}[{1} % 3]
 s m   jnp.trace({0}) / 3
 s i   jnp.float64({0} % 7) / 7
 s f   {0}.sum()
+s z   {0}.sum()
 s -   p["scale"]
 s -   jnp.float64(0.5)
 m vv  jnp.outer({0}, {1})
@@ -122,6 +126,7 @@ i i   {0} ^ 5
 b s   {0} > 0.1
 b bb  {0} ^ {1}
 b i   {0} % 2 == 0
+z z   jnp.tanh({0})
 k k   jax.random.fold_in({0}, 3)
 k k   jax.random.split({0})[1]
 """.strip().splitlines()
@@ -186,6 +191,29 @@ def looped(x):
 def jitted(w, x):
     return jnp.tanh(x @ w) + x
 """,
+    "mirrored": """
+def mirrored(t):
+    if isinstance(t, dict):
+        return {**t, "kids": [mirrored(kid) for kid in reversed(t["kids"])]}
+    return tuple(mirrored(kid) for kid in reversed(t)) if isinstance(t, tuple) else t
+""",
+    "varied": """
+def changed(leaf, by):
+    if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
+        return jax.random.fold_in(leaf, by)
+    if jnp.result_type(leaf) == bool:
+        return leaf ^ bool(by)
+    if np.size(leaf) < 2:
+        return leaf + (by if isinstance(leaf, int | float) else leaf.dtype.type(by))
+    array = np.array(leaf)
+    array.flat[-by] += by
+    return array
+
+
+def varied(sample, seed):
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: changed(leaf, int(random.integers(3))), sample)
+""",
     "constant": """
 constant = jnp.array([0.5, -0.25, 1.0])
 """,
@@ -230,7 +258,12 @@ class Scope:
             return known[-1 - self.choices.below(len(known))]
         vectors = self.of_type("v")
         simple = {"v": 'p["b0"]', "s": 'p["scale"]', "m": 'p["w0"]', "i": "jnp.int32(2)", "b": "jnp.bool_(True)"}
-        simple |= {"f": "jnp.ones(3, jnp.float32)", "k": "jax.random.key(1)", "V": f"[{', '.join(vectors)}]"}
+        simple |= {
+            "f": "jnp.ones(3, jnp.float32)",
+            "k": "jax.random.key(1)",
+            "z": "jnp.zeros(0)",
+            "V": f"[{', '.join(vectors)}]",
+        }
         return simple[wanted]
 
     def assign(self, kinds: str, expression: str) -> None:
@@ -283,7 +316,7 @@ def make_cell(choices: Choices, name: str, reads: str, makes: str, callees: list
         arguments.append("abcdef"[position])
         scope.variables.append((arguments[-1], kind))
     decorator = choices.of(DECORATORS)
-    for _ in range(choices.between(0, 4)):
+    for _ in range(choices.of((0, 1, 2, 2, 3))):
         scope.add_statement()
     results = ", ".join([scope.result(kind) for kind in makes])
     source = f"{decorator}def {name}({', '.join(['p', *arguments])}):\n"

@@ -56,8 +56,8 @@ class Program:
         """A script that runs the program in one configuration and says what differs."""
         return (
             f"# Run in the folder `tests`.\n{SETTINGS}\n{self.source}\n\n"
-            "from fuzz.compare import check\nfrom fuzz.configurations import Configuration\n\n"
-            f"check(main, params, samples, {configuration!r}, tolerance={self.tolerance})\n"
+            "from fuzz.compare import PlainLoop, check\nfrom fuzz.configurations import Configuration\n\n"
+            f"check(PlainLoop(main, params), main, samples, {configuration!r}, tolerance={self.tolerance})\n"
         )
 
 
@@ -74,17 +74,20 @@ def make_program(choices: Choices) -> Program:
         arguments.append(arguments[0])
     texts = [f"({', '.join(each)},)" for each in arguments]
     sample_text = "samples = [\n" + "".join(f"    {text},\n" for text in texts) + "]\n"
+    copies = choices.of((0, 0, 0, 0, 1, 3, 10))
+    if copies:
+        sample_text += f"samples += [varied(sample, seed) for seed in range({copies}) for sample in samples]\n"
     definitions = [*(cell.source for cell in callees), *walk.sources, main]
-    body = "\n\n".join(definitions)
+    body = "\n\n".join([*definitions, sample_text])
     helpers = [text.strip("\n") + "\n" for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
     source = "\n\n".join([HEADER, PARAMETERS.strip("\n") + "\n", *helpers, *definitions, sample_text])
-    configurations = tuple(make_configuration(choices, makes) for _ in range(choices.between(1, 2)))
+    configurations = tuple(make_configuration(choices, makes, extra == "v") for _ in range(choices.between(1, 2)))
     return Program(source, configurations)
 
 
 def _main(choices: Choices, callees: list[Cell], walk: Walk) -> tuple[str, str, str]:
     """The function of one sample; what it makes, `one` or `items`; and the type of a second mapped argument if any."""
-    extra = choices.of("sv") if choices.often(15) else ""
+    extra = choices.of("svikbz") if choices.often(20) else ""
     head = f"def main(p, sample{', extra' if extra else ''}):\n"
     if walk.collects and choices.often(60):
         item = "h" if choices.often(50) else "{'h': h, 'n': jnp.int32(2)}"
@@ -99,9 +102,17 @@ def _main(choices: Choices, callees: list[Cell], walk: Walk) -> tuple[str, str, 
         scope.assign(walk.states, "encode(p, sample)")
     if extra:
         scope.variables.append(("extra", extra))
+    if choices.often(15):
+        place = choices.of((0, -1))
+        is_array = "jnp.array" in walk.samples[0] or ("rows" in walk.samples[0] and walk.kind == "v")
+        text = f"sample[{place}]" if is_array else f"jax.tree.leaves(sample)[{place}]"
+        scope.assign(walk.kind, text)
+    if not walk.collects and choices.often(15):
+        scope.assign(walk.states, f"encode(p, {walk.again})")
     for _ in range(choices.below(4)):
         scope.add_statement()
-    results = [scope.result(choices.of("vvsi")) for _ in range(choices.between(1, 3))]
+    kinds = [choices.of("vvsi") for _ in range(choices.between(1, 3))]
+    results = [f"jnp.int32({scope.result(kind)})" if kind == "i" else scope.result(kind) for kind in kinds]
     named = ", ".join([f"{number}: {result}" for number, result in enumerate(results)])
     returned = choices.of((", ".join(results), f"[{', '.join(results)}]", f"{{{named}}}"))
     return head + indented([*scope.lines, f"return {returned}"]), "one", extra

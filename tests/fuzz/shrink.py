@@ -10,7 +10,7 @@ from fuzz.programs import make_program
 from fuzz.trials import Failure, try_program
 
 
-def shrink(taken: Sequence[int], failure: Failure, seconds: float = 300) -> Failure:
+def shrink(taken: Sequence[int], failure: Failure, seconds: float = 100) -> Failure:
     """The smallest failure of the same kind that is found in some time.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from fuzz.choices import Choices
-from fuzz.compare import check, plain_loop
+from fuzz.compare import PlainLoop, check
 from fuzz.configurations import Configuration
 from fuzz.programs import Program
 
@@ -37,26 +37,24 @@ class InvalidProgram(Exception):
     """The plain loop cannot run it: an error of the fuzzer."""
 
 
-def _valid_loop(main: Any, params: Any, samples: Any, inputs: bool) -> Any:
-    try:
-        return plain_loop(main, params, samples, inputs)
-    except Exception as error:
-        raise InvalidProgram(f"{type(error).__name__}: {error}") from error
-
-
 def try_program(program: Program) -> tuple[Failure | None, int]:
     """The first failure of a program, and how many configurations could not be judged."""
     unstable = 0
     with jax.enable_x64(True):
         names = program.load()
         main, params, samples = (names[name] for name in ("main", "params", "samples"))
-        wanted: dict[bool, Any] = {}
+        plain = PlainLoop(main, params)
         for configuration in program.configurations:
-            inputs = configuration.inputs
             try:
-                if inputs not in wanted:
-                    wanted[inputs] = _valid_loop(main, params, samples, inputs)
-                unstable += not check(main, params, samples, configuration, program.tolerance, wanted[inputs])
+                _run_plain(plain, samples, configuration.inputs)
+                unstable += not check(plain, main, samples, configuration, program.tolerance)
             except Exception as error:
                 return Failure(program, configuration, error), unstable
     return None, unstable
+
+
+def _run_plain(plain: PlainLoop, samples: Any, inputs: bool) -> None:
+    try:
+        plain(samples, inputs)
+    except Exception as error:
+        raise InvalidProgram(f"{type(error).__name__}: {error}") from error

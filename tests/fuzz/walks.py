@@ -18,21 +18,25 @@ class Walk:
         states: the types of what it makes: a vector and perhaps more.
         collects: whether it makes a list of states instead, one for each part of the sample.
         samples: the texts of the samples.
+        kind: the type of their leaves.
+        again: an expression of a sample with the same leaves in another order.
     """
 
     sources: list[str]
     states: str
     collects: bool
     samples: list[str]
+    kind: str
+    again: str
 
 
 def make_walk(choices: Choices, callees: list[Cell]) -> Walk:
     """A random walk; `callees` are cells that other cells may call."""
-    kind = choices.of("vviisbk")
+    kind = choices.of("vvviiisbkmz")
     states = choices.of(("v", "v", "vv", "vs"))
     cells = Cells(choices, callees, kind, states)
     shape = choices.of((_tree, _sequence, _nodes, _dag))
-    count = choices.between(1, 3)
+    count = choices.of((1, 2, 2, 3))
     return shape(choices, cells, count)
 
 
@@ -53,7 +57,8 @@ class Cells:
         return name
 
     def leaf(self, value: str) -> str:
-        return f"{self.cell(self.kind)}(p, {value})"
+        times = 2 if self.choices.often(10) else 1
+        return f"{self.cell(self.kind * times)}(p, {', '.join([value] * times)})"
 
     def spread(self, state: str) -> str:
         """A state as arguments."""
@@ -116,7 +121,7 @@ def _tree(choices: Choices, cells: Cells, count: int) -> Walk:
     )
     source = _recursive(choices, body)
     drawn = [samples.tree(choices, cells.kind, arity) for _ in range(count)]
-    return Walk([*cells.sources, source], cells.states, False, drawn)
+    return Walk([*cells.sources, source], cells.states, False, drawn, cells.kind, "mirrored(sample)")
 
 
 def _nodes(choices: Choices, cells: Cells, count: int) -> Walk:
@@ -134,7 +139,7 @@ def _nodes(choices: Choices, cells: Cells, count: int) -> Walk:
     )
     source = _recursive(choices, body)
     drawn = [samples.node(choices, cells.kind) for _ in range(count)]
-    return Walk([*cells.sources, source], cells.states, False, drawn)
+    return Walk([*cells.sources, source], cells.states, False, drawn, cells.kind, "mirrored(sample)")
 
 
 ORDERS = (
@@ -167,7 +172,7 @@ def _sequence(choices: Choices, cells: Cells, count: int) -> Walk:
     source = f"def encode(p, xs):\n    h = {start}\n    hs = [h]\n    for x in {order}:\n{indented(turn, 2)}"
     source += f"    return {'hs' if collects else 'h'}\n"
     drawn = [samples.sequence(choices, cells.kind) for _ in range(count)]
-    return Walk([*cells.sources, source], cells.states, collects, drawn)
+    return Walk([*cells.sources, source], cells.states, collects, drawn, cells.kind, "sample[::-1]")
 
 
 def _dag(choices: Choices, cells: Cells, count: int) -> Walk:
@@ -182,4 +187,4 @@ def _dag(choices: Choices, cells: Cells, count: int) -> Walk:
         f"    return {'hs' if collects else 'hs[-1]'}\n"
     )
     drawn = [samples.dag(choices, cells.kind) for _ in range(count)]
-    return Walk([*cells.sources, source], cells.states, collects, drawn)
+    return Walk([*cells.sources, source], cells.states, collects, drawn, cells.kind, "sample")
