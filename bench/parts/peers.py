@@ -20,6 +20,7 @@ PEERS = {
     "jitbatch, no prefetch": "the same, each minibatch planned and then run",
     "DyNet agenda": "from Python, `--dynet-autobatch 1`",
     "DyNet depth": "from Python, `--dynet-autobatch 2`",
+    "DyNet depth, words once": "trees project each distinct word of a minibatch once",
     "PyTorch by hand": "level by level, each distinct word projected once; the tagger with packed sequences",
     "pytorch-tree-lstm": "the package of this name",
     "DGL": "message passing level by level, as in DGL's own Tree-LSTM",

@@ -45,11 +45,13 @@ class Peer(NamedTuple):
     threads: int = THREADS
 
 
+DYNET = ("dynet_autobatch.py", "--dynet-mem", "2048", "--dynet-autobatch")
 PEERS = {
     "jitbatch": Peer(("ours.py", "2")),
     "jitbatch, no prefetch": Peer(("ours.py", "0")),
-    "DyNet agenda": Peer(("dynet_autobatch.py", "--dynet-autobatch", "1"), "dynet", threads=1),
-    "DyNet depth": Peer(("dynet_autobatch.py", "--dynet-autobatch", "2"), "dynet", threads=1),
+    "DyNet agenda": Peer((*DYNET, "1"), "dynet", threads=1),
+    "DyNet depth": Peer((*DYNET, "2"), "dynet", threads=1),
+    "DyNet depth, words once": Peer((*DYNET, "2", "words-once"), "dynet", workloads=("SICK", "SST"), threads=1),
     "PyTorch by hand": Peer(("torch_levels.py",), "torch"),
     "pytorch-tree-lstm": Peer(("torch_tree_lstm.py",), "torch", workloads=("SICK",)),
     "DGL": Peer(("dgl_trees.py",), "dgl", workloads=("SICK", "SST")),
