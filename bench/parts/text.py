@@ -13,9 +13,9 @@ import matplotlib.pyplot as plt
 Content = dict[str, Any]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """The first column is text, the others are numbers."""
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], texts: int = 1) -> str:
+    """The first columns are texts, the others are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * texts + "---:|" * (len(head) - texts)]
     return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
 
 

@@ -154,7 +154,7 @@ def simulation_table(rows: Sequence[Content], accelerators: Sequence[Accelerator
                 name = f"{row['key']['workload']}, minibatch {row['key']['batch']}, {accelerator.name}"
                 lines.append([name, way, *(digits(1e3 * t) for t in times)])
     head = ["simulated", "way", "analysis", "launches", "operations", "memory", "in turn", "overlapped"]
-    return table(head, lines)
+    return table(head, lines, texts=2)
 
 
 def simulation_part(rows: Sequence[Content], images: Path) -> str:
