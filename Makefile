@@ -15,7 +15,7 @@ help:
 	@echo "make fuzz   N random programs against the plain loop; SEED=1 for others; goes on where it was stopped"
 	@echo "make soak   an hour of random programs, and whether memory grows"
 	@echo "make lint   ruff and pyright"
-	@echo "make bench  the benchmarks, some minutes; BENCH='--data DIR --full' for all of them, hours"
+	@echo "make bench  the benchmarks, some minutes; BENCH='--data DIR --full --minutes N' for all of them, hours"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
 
 .venv/.train: pyproject.toml

@@ -6,7 +6,9 @@ with weights of its own shape. What `auto` settles for is measured, so it is giv
 """
 
 import argparse
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -57,8 +59,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--json", type=Path, help="a file to write the figures to")
     arguments = parser.parse_args()
     _auto.patience = 0.01
+    rows: list[dict[str, Any]] = []
     print(f"hidden {arguments.hidden}, jax {jax.__version__} on {jax.default_backend()}")
     for name, (fun, params, samples) in workloads(arguments.hidden).items():
         auto: Batched[..., Any] = jitbatch(fun)
@@ -81,6 +85,10 @@ def main() -> None:
         for what in ("batch", "step"):
             mine, other = (seconds[f"{one}, {what}"].median for one in ("auto", "loop"))
             print(f"  {what:5s} auto {1e3 * mine:.3f} ms, loop {1e3 * other:.3f} ms: ratio {mine / other:.2f}")
+            row = {"workload": name, "what": what, "hidden": arguments.hidden, "calls to settle": patient}
+            rows.append(row | {one: seconds[f"{one}, {what}"]._asdict() for one in ("auto", "loop")})
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

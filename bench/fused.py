@@ -159,9 +159,11 @@ def agree(expected: Any, *others: Any, tolerance: float = 1e-4) -> None:
 
 def contest(row: Row, ours: str, contestants: dict[str, Callable[[], Any]], rounds: int) -> Row:
     """The row with milliseconds of all contestants and, for the others, their time by ours."""
-    seconds = {name: timing.median for name, timing in interleaved(contestants, rounds).items()}
-    ratios = {name: round(s / seconds[ours], 3) for name, s in seconds.items() if name != ours}
-    return row | {"ms": {name: round(s * 1e3, 3) for name, s in seconds.items()}, "ratio": ratios}
+    timings = interleaved(contestants, rounds)
+    ratios = {name: round(one.median / timings[ours].median, 3) for name, one in timings.items() if name != ours}
+    seconds = {name: one._asdict() for name, one in timings.items()}
+    return row | {"ms": {name: round(one.median * 1e3, 3) for name, one in timings.items()}, "ratio": ratios,
+                  "seconds": seconds}  # fmt: skip
 
 
 def padding(plan: Plan) -> str:
@@ -371,7 +373,7 @@ def show(row: Row) -> str:
     def value(x: Any) -> str:
         return "; ".join(f"{name} {value(one)}" for name, one in x.items()) if isinstance(x, dict) else str(x)
 
-    return ", ".join(f"{name}: {value(x)}" for name, x in row.items())
+    return ", ".join(f"{name}: {value(x)}" for name, x in row.items() if name != "seconds")
 
 
 def main() -> None:

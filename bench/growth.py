@@ -6,16 +6,18 @@ Trees are made for the purpose, with the same number of nodes where that is not 
 means that twice the size takes twice the time.
 """
 
+import argparse
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command import parser_of, results_of
-from results import Job, Row, run
+from command import alone, results_of
+from results import Job, Row
 from timing import interleaved
 
 from jitbatch import clear_caches, jitbatch
@@ -102,18 +104,19 @@ def measure(shape: Shape, rounds: int) -> Row:
     return {"shape": shape._asdict(), "steps": plan.summary.steps, "nodes": plan.summary.nodes, "cold": cold, **timings}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = parser_of(__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--axes", nargs="+", choices=AXES, metavar="NAME", help=", ".join(AXES))
-    options = parser.parse_args(arguments)
+
+
+def jobs(options: argparse.Namespace, _: ExitStack) -> list[Job]:
     rounds = options.rounds or (2 if options.quick else 7)
-    jobs = [
-        Job({"axis": axis, "value": value}, partial(measure, AXES[axis](value), rounds))
+    results = results_of(options, "growth", {"rounds": rounds, "hidden": HIDDEN})
+    return [
+        Job(results, {"axis": axis, "value": value}, partial(measure, AXES[axis](value), rounds), rank=4)
         for axis in options.axes or AXES
         for value in values_of(axis, options.full, options.quick)
     ]
-    run(results_of(options, "growth", {"rounds": rounds, "hidden": HIDDEN}), jobs)
 
 
 if __name__ == "__main__":
-    main()
+    alone(__doc__, jobs, add_options)

@@ -132,7 +132,7 @@ def main() -> None:
             for key, value in list(row.items())[2:]:
                 print(f"    {key:28} {value:8.2f}", flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,11 @@ def timings(values: Any, name: str = "") -> Iterator[tuple[str, dict[str, float]
         for part, value in values.items():
             if part != "key":
                 yield from timings(value, f"{name} {part}".strip())
+    elif isinstance(values, list):
+        for one in values:
+            if isinstance(one, dict):
+                described = ", ".join(f"{part} {value}" for part, value in one.items() if isinstance(value, str | int))
+                yield from timings(one, f"{name} ({described})")
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:

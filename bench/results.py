@@ -2,7 +2,7 @@
 
 A file holds the rows of one benchmark and the machine they were measured on. A row has a key, which says what was
 measured, and values; those that were timed are a median and two quartiles in seconds (`timing.Timing`). Rows of other
-code or of another machine are not mixed with new ones: the old file is renamed.
+code or of another machine are not mixed with new ones: the old file is renamed. A row that failed is measured again.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,11 +27,8 @@ class Skipped(Exception):
     """Something cannot be measured here; the text says why."""
 
 
-class Job(NamedTuple):
-    """One row to be measured."""
-
-    key: Key
-    measure: Callable[[], Row]
+class Failed(Exception):
+    """Something went wrong, or is not what it should be; it is not timed."""
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
@@ -51,7 +49,8 @@ def commit() -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    measured = ("jitbatch", "bench")
+    reporting = ("report.py", "parts", "regress.py", "simulation.py")
+    measured = ("jitbatch", "bench", *(f":(exclude)bench/{name}" for name in reporting))
     name = git("log", "-1", "--format=%h", "--", *measured) or "unknown"
     return name + ("+" if git("status", "--porcelain", "--untracked-files=no", "--", *measured) else "")
 
@@ -83,7 +82,7 @@ class Results:
         header = {"benchmark": benchmark, "settings": settings, "machine": machine()}
         known = read(file) if file.exists() else None
         if known is not None and any(known[name] != value for name, value in header.items()):
-            older = file.with_suffix(f".{known['machine']['commit'].rstrip('+')}.json")
+            older = file.with_suffix(f".{time.strftime('%Y%m%d-%H%M%S')}.json")
             file.rename(older)
             print(f"{file.name} is of other code, settings or machine: kept as {older.name}", flush=True)
             known = None
@@ -94,12 +93,27 @@ class Results:
         return self.content["rows"]
 
     def has(self, key: Key) -> bool:
-        return any(row["key"] == key for row in self.rows)
+        return any(row["key"] == key and "failed" not in row for row in self.rows)
 
     def add(self, key: Key, values: Row) -> None:
         load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-        self.rows.append({"key": key, **values, "load": load, "at": time.strftime("%Y-%m-%dT%H:%M:%S")})
+        row = {"key": key, **values, "load": load, "at": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        self.content["rows"] = [*(other for other in self.rows if other["key"] != key), row]
         write(self.file, self.content)
+
+
+class Job(NamedTuple):
+    """One row to be measured.
+
+    Attributes:
+        results: the file it goes to.
+        rank: rows of lower rank are measured first, whatever their benchmark.
+    """
+
+    results: Results
+    key: Key
+    measure: Callable[[], Row]
+    rank: int = 0
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -114,21 +128,36 @@ def write(file: Path, content: dict[str, Any]) -> None:
     unfinished.replace(file)
 
 
-def run(results: Results, jobs: Sequence[Job]) -> None:
-    """Measure what is not in the file yet, and say how far it got."""
-    todo = [job for job in jobs if not results.has(job.key)]
+def run(jobs: Sequence[Job], minutes: float | None = None) -> bool:
+    """Measure what is in no file yet, the most important first, and say how far it got. When the time is over, nothing
+    new is begun. Returns whether nothing failed."""
+    todo = sorted((job for job in jobs if not job.results.has(job.key)), key=lambda job: job.rank)
     if len(todo) < len(jobs):
-        print(f"{results.file.name}: {len(jobs) - len(todo)} of {len(jobs)} rows were measured before", flush=True)
+        print(f"{len(jobs) - len(todo)} of {len(jobs)} rows were measured before", flush=True)
+    failed = 0
     start = time.perf_counter()
     for number, job in enumerate(todo, 1):
+        begin = time.perf_counter()
+        if minutes is not None and begin - start > 60 * minutes:
+            print(f"{minutes:g} minutes are over; not measured yet: {len(todo) - number + 1} of {len(jobs)} rows")
+            break
+        name = f"{job.results.content['benchmark']}: {describe(job.key)}"
+        print(f"[{number}/{len(todo)}, {_duration(begin - start)}] {name}", flush=True)
         try:
             values = job.measure()
         except Skipped as reason:
             values = {"skipped": str(reason)}
-        results.add(job.key, values)
-        left = (time.perf_counter() - start) / number * (len(todo) - number)
-        name = ", ".join(f"{value}" if isinstance(value, str) else f"{name} {value}" for name, value in job.key.items())
-        print(f"[{number}/{len(todo)}, {_duration(left)} left] {name}: {_show(values)}", flush=True)
+        except Exception:
+            values = {"failed": traceback.format_exc()}
+            failed += 1
+        seconds = time.perf_counter() - begin
+        job.results.add(job.key, values | {"seconds": round(seconds, 1)})
+        print(f"    {_duration(seconds)}: {_show(values)}", flush=True)
+    return not failed
+
+
+def describe(key: Key) -> str:
+    return ", ".join(f"{value}" if isinstance(value, str) else f"{name} {value}" for name, value in key.items())
 
 
 def _duration(seconds: float) -> str:

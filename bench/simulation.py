@@ -4,9 +4,15 @@ An accelerator is three numbers: the time to launch a kernel, the rate of matrix
 step launches a few kernels and reads the weights of its type; a minibatch computes what it computes and moves its
 values. Analysis takes as long as it was measured to take on this machine. Rates are never reached in full, which is
 left out, as is everything else: this shows where launching, computing or analysing is the limit, not how long it takes.
+
+    python bench/simulation.py [--launch SECONDS] [--rate FLOPS] [--bandwidth BYTES] [--file RESULTS]
+
+prints what the ways of batching in a result file of `tradeoff.py` would take on an accelerator with these numbers.
 """
 
+import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -27,7 +33,16 @@ ACCELERATORS = (
 
 KERNELS = {"op": 2, "subgraph": 4, "auto": 4}
 """How many a step launches: one gathers operands, one runs an operation; a cell has products, other operations, and
-several results to be written. A step of whole graphs launches one for each operation of its graph, and is left out."""
+several results to be written."""
+
+
+def kernels_of(way: str, row: Mapping[str, Any]) -> float:
+    """How many kernels a step of a way launches. A step of whole graphs launches those of each cell in the graph."""
+    granularity = way.split(",")[0]
+    if granularity != "graph":
+        return KERNELS[granularity]
+    nodes = max(values["nodes"] for name, values in row["ways"].items() if name.startswith(("subgraph", "auto, auto")))
+    return KERNELS["subgraph"] * nodes / row["samples"]
 
 
 class Simulated(NamedTuple):
@@ -52,7 +67,7 @@ class Simulated(NamedTuple):
         return max(self.analysis, self.execution)
 
 
-def simulate(accelerator: Accelerator, kernels: int, way: Mapping[str, Any], work: Mapping[str, float]) -> Simulated:
+def simulate(accelerator: Accelerator, kernels: float, way: Mapping[str, Any], work: Mapping[str, float]) -> Simulated:
     """What a way of batching (a row's counts and its warm analysis) takes for some work, on an accelerator.
 
     >>> way = {"steps": 10, "nodes": 200, "distinct": 100, "types": 2, "warm": {"median": 1e-3}}
@@ -67,3 +82,22 @@ def simulate(accelerator: Accelerator, kernels: int, way: Mapping[str, Any], wor
         part * work["flops"] / accelerator.rate,
         moved / accelerator.bandwidth,
     )
+
+
+def main() -> None:
+    import results  # what follows needs more than the simulation itself
+    from parts.tradeoff import simulation_table
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--launch", type=float, default=ACCELERATORS[0].launch, help="seconds")
+    parser.add_argument("--rate", type=float, default=ACCELERATORS[0].rate, help="operations a second")
+    parser.add_argument("--bandwidth", type=float, default=ACCELERATORS[0].bandwidth, help="bytes a second")
+    parser.add_argument("--file", type=Path, default=results.FOLDER / "tradeoff-full.json")
+    options = parser.parse_args()
+    accelerator = Accelerator("an accelerator", options.launch, options.rate, options.bandwidth)
+    print("A simulation, not a measurement; milliseconds.\n")
+    print(simulation_table([row for row in results.read(options.file)["rows"] if "ways" in row], [accelerator]))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,9 @@ class Timing(NamedTuple):
     high: float
     rounds: int
 
+    def times(self, factor: float) -> "Timing":
+        return Timing(self.median * factor, self.low * factor, self.high * factor, self.rounds)
+
 
 def summarise(seconds: Sequence[float]) -> Timing:
     """The median and the quartiles.

@@ -17,8 +17,11 @@ import report
 import results
 import simulation
 import timing as timing_module
+from parts import growth as growth_part
+from parts import text
+from peers import process
 from peers import run as peers
-from results import Job, Results, Skipped
+from results import Failed, Job, Results, Skipped
 from timing import summarise
 from trees import levels_of
 
@@ -59,15 +62,50 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
             measured.append(number)
             return {"time": timing(number)}
 
-        return Job({"number": number}, measure)
+        return Job(Results(file, "some", {}), {"number": number}, measure)
 
     file = tmp_path / "some.json"
     with pytest.raises(KeyboardInterrupt):
-        results.run(Results(file, "some", {}), [job(1), job(2, fails=True), job(3)])
+        results.run([job(1), job(2, fails=True), job(3)])
     assert measured == [1]
-    results.run(Results(file, "some", {}), [job(1), job(2), job(3)])
+    same = Results(file, "some", {})
+    assert results.run([job(number)._replace(results=same) for number in (1, 2, 3)])
     assert measured == [1, 2, 3]
     assert [row["key"]["number"] for row in results.read(file)["rows"]] == [1, 2, 3]
+
+
+def test_important_rows_come_first_and_nothing_is_begun_after_the_time(tmp_path: Path) -> None:
+    measured: list[str] = []
+
+    def job(name: str, rank: int) -> Job:
+        def measure() -> dict[str, Any]:
+            measured.append(name)
+            return {}
+
+        return Job(Results(tmp_path / f"{name}.json", "some", {}), {"name": name}, measure, rank)
+
+    jobs = [job("later", 3), job("first", 0), job("second", 0)]
+    assert results.run(jobs, minutes=0)
+    assert measured == []
+    results.run(jobs)
+    assert measured == ["first", "second", "later"]
+
+
+def test_a_row_that_fails_stops_no_other_and_is_measured_again(tmp_path: Path) -> None:
+    fails = [True]
+
+    def measure() -> dict[str, Any]:
+        if fails:
+            raise ValueError("not today")
+        return {"steps": 3}
+
+    file = Results(tmp_path / "some.json", "some", {})
+    jobs = [Job(file, {"number": 1}, measure), Job(file, {"number": 2}, dict)]
+    assert not results.run(jobs)
+    assert ["failed" in row for row in file.rows] == [True, False]
+    fails.clear()
+    assert results.run(jobs)
+    assert [(row["key"]["number"], row.get("steps")) for row in file.rows] == [(2, None), (1, 3)]
 
 
 def test_rows_of_other_settings_are_kept_apart(tmp_path: Path) -> None:
@@ -84,7 +122,7 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path, capsys: pytest.Capture
         raise Skipped("no wheel")
 
     file = tmp_path / "some.json"
-    results.run(Results(file, "some", {}), [Job({"peer": "x"}, measure)])
+    results.run([Job(Results(file, "some", {}), {"peer": "x"}, measure)])
     (row,) = results.read(file)["rows"]
     assert row["skipped"] == "no wheel"
     assert "no wheel" in capsys.readouterr().out
@@ -114,6 +152,12 @@ def test_slower_is_beyond_threshold_and_noise(
     out = capsys.readouterr().out
     assert f"slower: {int(slower)}" in out
     assert ("batch 4: ways depth warm" in out) == (abs(new - 1) > 0.05 and spread < 0.1)
+
+
+def test_timings_in_lists_are_compared() -> None:
+    row = {"key": {}, "rows": [{"data": "SST", "batch": 64, "seconds": {"fused": timing(1.0)}}]}
+    ((name, _),) = regress.timings(row)
+    assert name == "rows (data SST, batch 64) seconds fused"
 
 
 def test_results_of_different_benchmarks_are_not_compared() -> None:
@@ -169,28 +213,31 @@ def way(warm: float, inference: float) -> dict[str, Any]:
 def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
     folder, docs = tmp_path / "results", tmp_path / "docs"
     ways = {"auto, auto, auto": way(0.001, 0.002), "op, depth, dispatch": way(0.01, 0.02)}
+    ways["graph, depth, dispatch"] = way(0.001, 0.04) | {"scaled": 16.0}
     key = {"workload": "SICK", "hidden": 150, "batch": 256}
-    work = {"flops": 1e9, "weights": 1e6, "values": 1e6}
-    trees = {"nodes": 87089, "levels": 171, "levels by arity": 685}
     row = {
         "key": key,
-        "trees": trees,
+        "trees": {"nodes": 87089, "levels": 171, "levels by arity": 685},
         "source": "s",
         "samples": 512,
         "minibatches": 2,
         "ways": ways,
-        "work": work,
+        "work": {"flops": 1e9, "weights": 1e6, "values": 1e6},
         "load": 0.1,
     }
     results.write(folder / "tradeoff.json", content("tradeoff", [row]))
     peers = {
-        "jitbatch": timing(1e-3),
+        "jitbatch": timing(1e-3) | {"batch": 256, "distinct": 512, "threads": 2, "versions": {"jax": "1"}},
         "DyNet agenda": timing(5e-3),
-        "JAX per sample, jitted": timing(3e-3),
+        "DyNet depth": timing(6e-3),
+        "PyTorch by hand": timing(0.5e-3),
+        "JAX per sample, jitted": timing(3e-3) | {"batch": 256, "distinct": 16},
+        "JAX per sample": timing(1.0) | {"batch": 4, "distinct": 4},
         "DGL": {"skipped": "no wheel"},
-        "PyTorch by hand": {"failed": "Traceback\nValueError: x"},
+        "JAX by hand": {"failed": "Traceback\nValueError: x"},
     }
     rows = [{"key": key | {"mode": mode}, "peers": peers, "load": 0.1} for mode in ("training", "inference")]
+    rows.append({"key": key | {"mode": "training", "batch": 1}, "failed": "Traceback\nKeyError: y"})
     results.write(folder / "peers.json", content("peers", rows))
     grown = [
         {
@@ -203,20 +250,45 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
         for n in (8, 16, 32)
     ]
     results.write(folder / "growth.json", content("growth", grown))
+    hand = {"figure": 2, "data": "SST", "hidden": 128, "batch": 64, "mode": "training", "ms": {"fused": 20.0}}
+    hand["ratio"] = {"by hand, scans": 1.1, "by hand, unrolled": 0.9}
+    planned = {"case": "sst", "minibatch": 64, "warm us a node": 0.5}
+    settled = {
+        "workload": "one tree",
+        "what": "step",
+        "calls to settle": 900,
+        "auto": timing(2e-3),
+        "loop": timing(1e-3),
+    }
+    measured = {"by hand": hand, "planning": planned, "auto": settled}
+    figures = [{"key": {"figure": name}, "command": "x.py", "rows": [one]} for name, one in measured.items()]
+    results.write(folder / "figures.json", content("figures", figures))
 
     report.main(["--results", str(folder), "--docs", str(docs)])
     text = (docs / "benchmarks.md").read_text(encoding="utf-8")
-    assert "| **auto, auto, auto** | 20 | 10 | 5 | 4 | 2.00 | 500 | 1.00 ± 1 % | 2.00 ± 1 % |  | 171,000 |" in text
-    assert "have 87,089 nodes" in text
-    assert "nothing here was measured on an accelerator" in text
-    assert "| DyNet agenda | 5.00 ± 1 % (5.00) | 5.00 ± 1 % (5.00) |" in text
-    assert "| training | per sample, compiled: JAX per sample, jitted | 3.01 | 3.00 | 256 |" in text
-    assert "| SICK, hidden 150, training, minibatch 256 | DyNet | 4.0 | 5.00 | yes |" in text
-    assert "- DGL on SICK: no wheel" in text
-    assert "- PyTorch by hand on SICK: it failed: ValueError: x" in text
-    assert "| depth | 8 to 32 | 1.00 | 1.00 | 2.00 | 1.00 |" in text
-    for name in ("tradeoff", "peers", "growth"):
-        assert (docs / "images" / f"{name}.svg").stat().st_size > 1000
+    for line in (
+        "| SICK, training, against DyNet | 4 |  | 5.00 |",
+        "| SICK, training, against PyTorch by hand | 3 |  | 0.500 (missed) |",
+        "| training, against per sample, compiled | 3.01 | 3.00 | JAX per sample, jitted | 256 |",
+        "- SICK, hidden 150, training: PyTorch by hand 2.00 at minibatch 256",
+        "| DyNet agenda | 200 ± 1 % (5.00) |",
+        r"| JAX per sample, jitted | 333 ± 1 %\* (3.00) |",
+        r"| JAX per sample | 1.00 ± 1 %\*\* (1,000) |",
+        "- DGL on SICK: no wheel",
+        "- JAX by hand on SICK: it failed: ValueError: x",
+        "batch 1, mode training: it failed: KeyError: y",
+        "| **auto, auto, auto** | 20 | 10 | 5 | 4 | 2.00 | 500 | 1.00 ± 1 % | 2.00 ± 1 % |  | 171,000 |",
+        r"| 40.0 ± 1 %\* |  | 12,500\* |",
+        "have 87,089 nodes",
+        "nothing here was measured on an accelerator",
+        "| depth | 8 to 32 | 1.00 | 1.00 | 2.00 | 1.00 |",
+        "| SST, hidden 128, training | 64 | 20.0 | 1.10 | 0.90 |",
+        "| warm us a node | 0.500 |",
+        "| one tree, step | 2.00 | 1.00 | 2.00 | 900 |",
+    ):
+        assert line in text
+    for name in ("tradeoff", "simulation", "peers", "growth"):
+        assert (docs / "images" / f"{name}.png").stat().st_size > 1000
 
 
 # --- Counting
@@ -233,25 +305,28 @@ def test_levels_of_trees() -> None:
 
 def test_a_peer_that_computes_something_else_is_not_timed() -> None:
     peers.check("same", [1.00001, 0.9], [1.0, 0.9])
-    with pytest.raises(peers.Failed, match="other has the losses"):
+    peers.check("inference", [1.0], [1.0, 0.9])
+    with pytest.raises(Failed, match="other has the losses"):
         peers.check("other", [1.001], [1.0])
-    with pytest.raises(peers.Failed, match="gradients has the losses"):
+    with pytest.raises(Failed, match="gradients has the losses"):
         peers.check("gradients", [1.0, 0.99994], [1.0, 0.9999])
 
 
 def test_a_process_answers_requests_and_says_what_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "half.py"
     script.write_text(PEER, encoding="utf-8")
-    monkeypatch.setitem(peers.PEERS, "half", peers.Peer((str(script),)))
+    monkeypatch.setitem(process.PEERS, "half", process.Peer((str(script),)))
     (tmp_path / "samples.json").write_text("[1, 2, 3, 4]", encoding="utf-8")
-    task = {"workload": "SICK", "hidden": 1, "training": False, "batch": 2, "minibatches": 2, "number": 4, "data": None}
-    task |= {"weights": "", "samples": str(tmp_path / "samples.json")}
-    with peers.Pool() as pool:
+    task = {"workload": "SICK", "hidden": 1, "training": False, "batch": 2, "minibatches": 2, "data": None}
+    task |= {"distinct": 3, "number": 4, "weights": "", "samples": str(tmp_path / "samples.json")}
+    with process.Pool() as pool:
         assert pool.ask("half", task=task)["losses"] == [0.75]
+        assert pool.ask("half", task=task | {"training": True})["losses"] == [0.75, 0.375]
+        assert pool.ask("half", task=task | {"batch": 6, "minibatches": 1})["losses"] == [1.0]
         assert pool.ask("half", round=True)["seconds"] >= 0
         with pytest.raises(Skipped, match="no SST"):
             pool.ask("half", task=task | {"workload": "SST"})
-        with pytest.raises(peers.Failed, match="KeyError"):
+        with pytest.raises(Failed, match="KeyError"):
             pool.ask("half", task=task | {"workload": "other"})
 
 
@@ -262,22 +337,64 @@ def make(task):
     print("what a library prints")
     if task.workload == "SST":
         raise Unsupported("no SST")
-    half = {"SICK": lambda batches, training: [sum(batch) / 2 / len(batch) for batch in batches]}
-    return Runner(task.read_samples(), half[task.workload])
+    weight = [0.5]
+    def run(batches, training):
+        losses = [sum(batch) * weight[0] / len(batch) for batch in batches]
+        weight[0] /= 1 + training
+        return losses
+    return Runner(task.read_samples(), {"SICK": run}[task.workload])
 
 serve(make)
 """
 
 
+def test_slow_peers_get_fewer_samples() -> None:
+    task = {"batch": 64, "minibatches": 4, "distinct": 256}
+    sizes = {name: tuple(peers.limited(task, name).values()) for name in process.PEERS}
+    assert sizes["DyNet agenda"] == (64, 4, 256)
+    assert sizes["PyTorch per sample"] == (64, 1, 64)
+    assert sizes["JAX per sample, jitted"] == (64, 1, 16)
+    assert sizes["JAX per sample"] == (4, 1, 4)
+    one = peers.limited({"batch": 1, "minibatches": 32, "distinct": 32}, "JAX per sample, jitted")
+    assert one == {"batch": 1, "minibatches": 16, "distinct": 16}
+
+
+def test_peers_that_fail_or_compute_something_else_are_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pool:
+        def ask(self, name: str, **request: Any) -> dict[str, Any]:
+            if "round" in request:
+                return {"seconds": 4.0}
+            if name == "DGL":
+                raise Skipped("no wheel")
+            return {"losses": [2.0 if name == "DyNet depth" else 1.0], "versions": {}}
+
+        def once(self, name: str, task: dict[str, Any]) -> dict[str, Any]:
+            return {"losses": [1.0, 0.9]}
+
+    monkeypatch.setattr(peers, "exchange", lambda *_: {})
+    monkeypatch.setattr(peers, "PAUSE", 0)
+    names = ("jitbatch", "DyNet agenda", "DyNet depth", "DGL", "JAX per sample")
+    grid = peers.Grid({}, {}, 7, names)
+    task = {"workload": "SICK", "training": False, "batch": 8, "minibatches": 2, "distinct": 16}
+    row = peers.contest(task, grid, Pool(), tmp_path)["peers"]  # type: ignore[arg-type]
+    assert row["DyNet agenda"]["median"] == 0.25
+    assert row["DyNet agenda"]["rounds"] == 3
+    assert row["JAX per sample"]["median"] == 1.0
+    assert row["DGL"] == {"skipped": "no wheel"}
+    assert "has the losses [2.0]" in row["DyNet depth"]["failed"]
+
+
 def test_a_package_that_cannot_be_installed_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "ENVIRONMENTS", tmp_path)
-    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: None)
+    monkeypatch.setattr(process, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(process.venv, "create", lambda *_, **__: None)
     failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found")
-    monkeypatch.setattr(peers.subprocess, "run", lambda *_, **__: failed)
-    with pytest.raises(Skipped, match="dyNET38 numpy<2 cannot be installed: ERROR: No matching distribution"):
-        peers.python_of("dynet")
+    monkeypatch.setattr(process.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(Skipped, match=r"dyNET38==2\.2 numpy<2 cannot be installed: ERROR: No matching distribution"):
+        process.python_of("dynet")
 
 
 def test_the_modules_examples_hold() -> None:
-    for module in (curves, report, simulation, timing_module):
+    for module in (curves, text, growth_part, simulation, timing_module):
         assert doctest.testmod(module).failed == 0

@@ -128,11 +128,11 @@ def prepare_binary(sentences: Sequence[Any], sizes: Sizes) -> BinaryTables:
             depth = (number + 1) * sizes.per_scan - 1 - step
             if depth >= len(levels.branches) - 1:
                 continue
-            for row, (left, right, label) in enumerate(levels.branches[depth]):
-                children[step, :, row] = [child if child >= 0 else width + ~child for child in (left, right)]
-                labels[step, row] = label
-            for row, (token, _) in enumerate(levels.leaves[depth + 1]):
-                leaves[step, row] = row_of[token]
+            if here := levels.branches[depth]:
+                *pair, labels[step, : len(here)] = np.array(here, np.int32).T
+                children[step, :, : len(here)] = np.where(np.less(pair, 0), width + np.invert(pair), pair)
+            words = levels.leaves[depth + 1]
+            leaves[step, : len(words)] = [row_of[token] for token, _ in words]
         scans.append(BinaryScan(children, leaves, labels))
     all_leaves = [leaf for level in levels.leaves for leaf in level]
     padding = sum(sizes.per_scan * width for width in sizes.leaf_widths) + len(sentences) - len(all_leaves)
@@ -237,11 +237,12 @@ def prepare_pairs(pairs: Sequence[Any], sizes: Sizes) -> PairTables:
         scan.parents[:] = width
         for step in range(sizes.per_scan):
             depth = (number + 1) * sizes.per_scan - 1 - step
-            for row, (node, _) in enumerate(levels[depth] if depth < len(levels) else ()):
-                scan.tokens[step, row] = row_of[node.token]
-            for row, (_, parent) in enumerate(levels[depth + 1] if depth + 1 < len(levels) else ()):
-                scan.parents[step, row] = parent
-                scan.parent_tokens[step, row] = row_of[levels[depth][parent][0].token]
+            here = levels[depth] if depth < len(levels) else []
+            scan.tokens[step, : len(here)] = [row_of[node.token] for node, _ in here]
+            if depth + 1 < len(levels):
+                parents = [parent for _, parent in levels[depth + 1]]
+                scan.parents[step, : len(parents)] = parents
+                scan.parent_tokens[step, : len(parents)] = scan.tokens[step, parents]
         scans.append(scan)
     return PairTables(tokens, tuple(reversed(scans)), np.stack([pair.target for pair in pairs]))
 

@@ -113,4 +113,4 @@ def make(task: Task) -> Runner:
     return Runner([model.prepare(sample) for sample in task.read_samples()], model.run)
 
 
-serve(make)
+serve(make, "torch", "dgl")

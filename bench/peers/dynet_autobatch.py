@@ -1,14 +1,20 @@
 """DyNet with automatic batching. It runs on one thread.
 
-    python dynet_autobatch.py --dynet-autobatch 1|2
+    python dynet_autobatch.py --dynet-autobatch 1|2 [--dynet-mem N] [words-once]
 
-The option is DyNet's own: 1 is by agenda, 2 by depth. A minibatch is one graph of all its samples, made node by node,
-as DyNet's users write it. Gates of a cell are one product, and what does not depend on a child is computed once.
+The options are DyNet's own: batching 1 is by agenda, 2 by depth; memory that is there from the beginning need not grow.
+A minibatch is one graph of all its samples, made node by node, as DyNet's users write it. Gates of a cell are one
+product, and what does not depend on a child is computed once. With words-once, trees project each distinct word of a
+minibatch once, which DyNet does not find by itself.
 """
+
+import sys
 
 import dynet as dy
 import numpy as np
 from worker import LEARNING_RATE, Runner, Task, serve
+
+WORDS_ONCE = "words-once" in sys.argv[1:]
 
 
 class Model:
@@ -30,6 +36,13 @@ class Model:
 
     def begin(self):
         """A new graph was begun."""
+        self.words = {}
+
+    def once(self, token):
+        """What nodes need of a word, made by `project`."""
+        if token not in self.words:
+            self.words[token] = self.project(token)
+        return self.words[token]
 
     def losses(self, sample):
         """What the loss of a sample is the sum of."""
@@ -70,8 +83,10 @@ class Sick(Model):
         h = dy.esum([h for h, _ in children])
         iou = dy.affine_transform([self["b_iou"], self["w_iou"], x, self["u_iou"], h])
         forget = dy.affine_transform([self["b_f"], self["w_f"], x])
-        kept = [dy.cmult(dy.logistic(forget + self["u_f"] * h), c) for h, c in children]
-        return output(*split(iou, 3), dy.esum(kept))
+        return output(*split(iou, 3), self.kept(forget, children))
+
+    def kept(self, forget, children):
+        return dy.esum([dy.cmult(dy.logistic(forget + self["u_f"] * h), c) for h, c in children])
 
     def losses(self, sample):
         left, right, target = sample
@@ -83,11 +98,28 @@ class Sick(Model):
         yield -dy.dot_product(dy.inputVector(target), dy.log_softmax(scores))
 
 
+class SickWordsOnce(Sick):
+    def project(self, token):
+        x = dy.lookup(self["embed"], token)
+        return [dy.affine_transform([self[f"b_{gate}"], self[f"w_{gate}"], x]) for gate in ("iou", "f")]
+
+    def node(self, tree):
+        token, below = tree
+        children = [self.node(child) for child in below]
+        iou, forget = self.once(token)
+        if not children:
+            return output(*split(iou, 3))
+        h = dy.esum([h for h, _ in children])
+        return output(*split(iou + self["u_iou"] * h, 3), self.kept(forget, children))
+
+
 class Sst(Model):
+    def project(self, token):
+        return output(*split(self["leaf"] * dy.lookup(self["embed"], token), 3))
+
     def states(self, tree):
         if not isinstance(tree, list):
-            x = dy.lookup(self["embed"], tree)
-            return [output(*split(self["leaf"] * x, 3))]
+            return [self.once(tree) if WORDS_ONCE else self.project(tree)]
         left, right = map(self.states, tree)
         (left_h, left_c), (right_h, right_c) = left[-1], right[-1]
         gates = dy.affine_transform([self["bias"], self["left"], left_h, self["right"], right_h])
@@ -185,7 +217,7 @@ class Tagger(Model):
             yield dy.pickneglogsoftmax(dy.affine_transform([self["out.bias"], self["out.kernel"], both]), tag)
 
 
-MODELS = {"SICK": Sick, "SST": Sst, "ListOps": ListOps, "tagger": Tagger}
+MODELS = {"SICK": SickWordsOnce if WORDS_ONCE else Sick, "SST": Sst, "ListOps": ListOps, "tagger": Tagger}
 
 
 def make(task: Task) -> Runner:
@@ -193,4 +225,4 @@ def make(task: Task) -> Runner:
     return Runner(task.read_samples(), model.run)
 
 
-serve(make)
+serve(make, "dyNET38", "numpy")

@@ -12,7 +12,7 @@ LEVELS_IN_A_SCAN = 4
 
 def make(task: Task) -> Runner:
     workload = workload_of(task)
-    samples = workload.samples[: task.batch * task.minibatches]
+    samples = workload.samples[: task.distinct]
     batches = [samples[i : i + task.batch] for i in range(0, len(samples), task.batch)]
     fit: Any
     prepare: Any
@@ -34,4 +34,4 @@ def make(task: Task) -> Runner:
     return Runner(samples, run)
 
 
-serve(make)
+serve(make, "jax", "jaxlib")

@@ -91,7 +91,7 @@ def make(task: Task) -> Runner:
             losses.append(loss / len(batch))
         return numbers(losses)
 
-    return Runner([pack(sample) for sample in workload.samples[: task.batch * task.minibatches]], run)
+    return Runner([pack(sample) for sample in workload.samples[: task.distinct]], run)
 
 
-serve(make)
+serve(make, "jax", "jaxlib")

@@ -250,7 +250,7 @@ MODELS = {"SICK": sick, "SST": sst, "ListOps": listops, "tagger": tagger}
 
 def make(task: Task) -> Runner:
     workload = workload_of(task)
-    arrays, loss = MODELS[task.workload](workload.samples[: task.batch * task.minibatches])
+    arrays, loss = MODELS[task.workload](workload.samples[: task.distinct])
     trainer = Trainer(lambda params, batch: jax.vmap(loss, (None, 0))(params, batch).mean(), workload.params)
 
     def run(batches: list[list[Any]], training: bool) -> list[float]:
@@ -260,4 +260,4 @@ def make(task: Task) -> Runner:
     return Runner(arrays, run)
 
 
-serve(make)
+serve(make, "jax", "jaxlib")

@@ -29,4 +29,4 @@ def make(task: Task) -> Runner:
     return Runner(workload.samples, run)
 
 
-serve(make)
+serve(make, "jitbatch", "jax", "jaxlib")

@@ -99,4 +99,4 @@ def make(task: Task) -> Runner:
     return Runner(task.read_samples(), model.run)
 
 
-serve(make)
+serve(make, "torch")

@@ -213,59 +213,86 @@ class Tagger(Model):
 # --- Expressions
 
 
+class Reads(NamedTuple):
+    """What the operators of an expression read, argument by argument. A read makes a new state of its operator, which
+    one later read needs: the next of the same operator, or that of the operator around it.
+
+    Attributes:
+        height: when it can be done at the earliest.
+        before: the read that made the operator's state, or -1 if it is the first.
+        symbol: of the operator.
+        argument: a token, or the complement of the read that made the state of a nested operator.
+        needed: the height of the read that needs the new state, or -1 if it is the last of all.
+    """
+
+    height: np.ndarray
+    before: np.ndarray
+    symbol: np.ndarray
+    argument: np.ndarray
+    needed: np.ndarray
+
+
 class ListOps(Model):
-    """An operator's k-th argument is read when its own operators have read all of theirs: steps of the whole minibatch
-    are the reads of equal height."""
+    """Reads of equal height are one batch. States that a later height needs are carried on."""
 
     def prepare(self, sample):
-        """The operators, and all reads: height, operator's number, argument (a token, or the complement of the number
-        of a nested operator)."""
         expression, value = sample
-        operators, reads = [], []
+        reads = []
 
         def add(one):
-            number = len(operators)
-            operators.append(one[0])
-            height = 0
+            """The number of an operator's last read."""
+            last, height = -1, 0
             for argument in one[1:]:
                 if isinstance(argument, list):
-                    nested, other = add(argument)
-                    height, argument = max(height, other), ~nested
-                reads.append((height, number, argument))
-                height += 1
-            return number, height
+                    nested = add(argument)
+                    height, argument = max(height, reads[nested][0] + 1), ~nested
+                    reads[nested][4] = height
+                if last >= 0:
+                    reads[last][4] = height
+                reads.append([height, last, one[0], argument, -1])
+                last, height = len(reads) - 1, height + 1
+            return last
 
         add(expression)
-        return np.array(operators), np.array(reads), value
+        return Reads(*np.array(reads).T), value
 
     def loss(self, batch):
-        counts = [len(operators) for operators, _, _ in batch]
-        first = np.cumsum([0, *counts])[:-1]
-        reads = np.concatenate([reads for _, reads, _ in batch])
-        shift = np.repeat(first, [len(reads) for _, reads, _ in batch])
-        height, number, argument = reads.T
-        number = number + shift
+        counts = [len(reads.height) for reads, _ in batch]
+        shift = np.repeat(np.cumsum([0, *counts])[:-1], counts)
+        joined_reads = Reads(*(np.concatenate(part) for part in zip(*(reads for reads, _ in batch), strict=True)))
+        height, before, symbol, argument, needed = joined_reads
+        before = np.where(before < 0, -1, before + shift)
         argument = np.where(argument < 0, argument - shift, argument)
         embedding = self["embed.embedding"]
-        h = list(embedding[torch.from_numpy(np.concatenate([operators for operators, _, _ in batch]))].unbind())
-        c = [torch.zeros_like(h[0])] * len(h)
+        hidden = embedding.shape[1]
+        first = torch.cat([embedding, torch.zeros_like(embedding)], dim=-1)
+        row_of = np.zeros(len(height), np.int64)  # in the states that are carried
+        carried, states = np.zeros(0, np.int64), first[:0]
+        last, values = [], np.array([value for _, value in batch])
+        finished = []
         order = np.argsort(height, kind="stable")
-        for some in np.split(order, np.cumsum(np.bincount(height))[:-1]):
+        for now, some in enumerate(np.split(order, np.cumsum(np.bincount(height))[:-1])):
             nested = argument[some] < 0
             some = np.concatenate([some[nested], some[~nested]])
             count = int(nested.sum())
-            symbols = embedding[torch.from_numpy(argument[some[count:]])]
+            known = torch.cat([states, first])
+            own = np.where(before[some] < 0, len(states) + symbol[some], row_of[before[some]])
+            h, c = known[torch.from_numpy(own)].split(hidden, dim=-1)
+            x = embedding[torch.from_numpy(argument[some[count:]])]
             if count:
-                scores = self.scores(torch.stack([h[~one] for one in argument[some[:count]]]))
-                symbols = torch.cat([scores.softmax(-1) @ embedding[:10], symbols])
-            own = number[some].tolist()
-            both = torch.cat([torch.stack([h[one] for one in own]), symbols], dim=-1)
-            gates = torch.addmm(self["gates.bias"], both, self["gates.kernel"])
-            new_h, new_c = lstm(gates, torch.stack([c[one] for one in own]))
-            for one, its_h, its_c in zip(own, new_h.unbind(), new_c.unbind(), strict=True):
-                h[one], c[one] = its_h, its_c
-        scores = self.scores(torch.stack([h[one] for one in first]))
-        return F.cross_entropy(scores, torch.tensor([value for _, _, value in batch]), reduction="sum")
+                inner = states[torch.from_numpy(row_of[~argument[some[:count]]]), :hidden]
+                x = torch.cat([self.scores(inner).softmax(-1) @ embedding[:10], x])
+            gates = torch.addmm(self["gates.bias"], torch.cat([h, x], dim=-1), self["gates.kernel"])
+            new = torch.cat(lstm(gates, c), dim=-1)
+            ends = np.flatnonzero(needed[some] < 0)
+            last.append(new[torch.from_numpy(ends), :hidden])
+            finished.append(some[ends])
+            kept = np.flatnonzero(needed[carried] > now)
+            states = torch.cat([new, states[torch.from_numpy(kept)]])
+            carried = np.concatenate([some, carried[kept]])
+            row_of[carried] = np.arange(len(carried))
+        sample_of = np.repeat(np.arange(len(batch)), counts)[np.concatenate(finished)]
+        return F.cross_entropy(self.scores(torch.cat(last)), torch.from_numpy(values[sample_of]), reduction="sum")
 
     def scores(self, h):
         return h @ self["out.kernel"] + self["out.bias"]
@@ -281,4 +308,4 @@ def make(task: Task) -> Runner:
     return Runner([model.prepare(sample) for sample in task.read_samples()], model.run)
 
 
-serve(make)
+serve(make, "torch")

@@ -66,4 +66,4 @@ def make(task: Task) -> Runner:
     return Runner(samples, Sick(task.read_weights()).run)
 
 
-serve(make)
+serve(make, "torch", "pytorch-tree-lstm")

@@ -2,15 +2,18 @@
 
 A request is a line: `{"task": {...}}` makes a model and is answered with the loss of the first minibatch, and if it is
 to be trained also with its loss after one update; `{"round": ...}` runs all minibatches once and is answered with the
-seconds that this took. What libraries print goes to stderr.
+seconds that this took. Answers go to the file descriptor that `ANSWERS` names. A task that differs from the last one
+only in that it trains keeps its model.
 """
 
+import itertools
 import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +32,7 @@ class Task(NamedTuple):
         training: whether a minibatch is a step of gradient descent, or only its loss.
         batch: samples in a minibatch.
         minibatches: how many of them are a round.
+        distinct: how many samples are different; they come again to fill the minibatches.
         number: samples of the workload, of which the first are taken.
         data: the folder of the data, or None.
         weights: a file of arrays by name.
@@ -40,6 +44,7 @@ class Task(NamedTuple):
     training: bool
     batch: int
     minibatches: int
+    distinct: int
     number: int
     data: str | None
     weights: str
@@ -50,7 +55,7 @@ class Task(NamedTuple):
             return dict(arrays)
 
     def read_samples(self) -> list[Any]:
-        return json.loads(Path(self.samples).read_text(encoding="utf-8"))[: self.batch * self.minibatches]
+        return json.loads(Path(self.samples).read_text(encoding="utf-8"))[: self.distinct]
 
 
 class Unsupported(Exception):
@@ -69,36 +74,50 @@ class Runner(NamedTuple):
     run: Callable[[list[list[Any]], bool], list[float]]
 
 
-def serve(make: Callable[[Task], Runner]) -> None:
-    """Answer requests until there are no more."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def serve(make: Callable[[Task], Runner], *packages: str) -> None:
+    """Answer requests until there are no more; the first answer has the versions of the packages."""
+    replies = os.fdopen(int(os.environ["ANSWERS"]), "w", encoding="utf-8")
     sys.setrecursionlimit(10_000)
-    runner: Runner | None = None
-    batches: list[list[Any]] = []
-    training = False
+    server = Server(make)
     for line in sys.stdin:
         request = json.loads(line)
         try:
             if "task" in request:
-                task = Task(**request["task"])
-                training = task.training
-                start = time.perf_counter()
-                runner = make(task)
-                batches = [list(runner.samples[i * task.batch : (i + 1) * task.batch]) for i in range(task.minibatches)]
-                losses = runner.run(batches[:1], False)
-                if training:
-                    runner.run(batches[:1], True)
-                    losses += runner.run(batches[:1], False)
-                runner.run(batches, training)
-                answer: dict[str, Any] = {"losses": losses, "seconds to start": time.perf_counter() - start}
+                answer: dict[str, Any] = {"losses": server.start(Task(**request["task"]))}
+                answer["versions"] = {name: version(name) for name in packages}
             else:
-                assert runner is not None
-                start = time.perf_counter()
-                runner.run(batches, training)
-                answer = {"seconds": time.perf_counter() - start}
+                answer = {"seconds": server.round()}
         except Unsupported as error:
             answer = {"unsupported": str(error)}
         except Exception:
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=replies, flush=True)
+
+
+class Server:
+    """The current task and its model."""
+
+    def __init__(self, make: Callable[[Task], Runner]):
+        self._make = make
+        self._task: Task | None = None
+
+    def start(self, task: Task) -> list[float]:
+        if self._task is None or self._task.training or self._task._replace(training=True) != task:
+            self._task = None  # in case of an error
+            self._runner = self._make(task)
+            samples = self._runner.samples
+            turn = itertools.cycle(range(task.distinct))
+            self._batches = [[samples[next(turn)] for _ in range(task.batch)] for _ in range(task.minibatches)]
+        self._task = task
+        losses = self._runner.run(self._batches[:1], False)
+        if task.training:
+            self._runner.run(self._batches[:1], True)
+            losses += self._runner.run(self._batches[:1], False)
+        self._runner.run(self._batches, task.training)
+        return losses
+
+    def round(self) -> float:
+        assert self._task is not None
+        start = time.perf_counter()
+        self._runner.run(self._batches, self._task.training)
+        return time.perf_counter() - start

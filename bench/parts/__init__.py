@@ -1,0 +1,1 @@
+"""The parts of the page of benchmarks, each made of one result file."""
