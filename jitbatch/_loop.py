@@ -213,7 +213,8 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
             def sum_chunk(k: Any, edge: Any, arena: int = arena, first: Any = first, last: Any = last) -> Any:
                 return sum_pairs(arena, jnp.minimum(first + k, last - 1), edge)
 
-            edges[arena] = lax.fori_loop(0, trips, sum_chunk, edges[arena])
+            with jax.named_scope("pair_sums"):
+                edges[arena] = lax.fori_loop(0, trips, sum_chunk, edges[arena])
         return tuple(edges)
 
     def d_row(edges: Sequence[Any], arena: int, start: Any, width: int) -> Any:
@@ -288,7 +289,7 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
 
     d_shared = []
     for number, block in enumerate(shape.blocks):
-        with block.kind.cell.scope():
+        with block.kind.cell.scope(), jax.named_scope("weights"):
             d_shared.append(_contract(shape, number, arenas, shared[number], taps[number], kept_rows[number], tables))
     return tuple(d_arenas), tuple(d_shared), None
 
