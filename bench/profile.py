@@ -2,9 +2,9 @@
 
     python bench/profile.py --data DIR [--cases sst sick] [--batch 256] [--hidden 128] [--mode training]
 
-XLA runs on one thread, and JAX's profiler notes how long each instruction takes. An instruction is counted with the lower
-quartile of its durations, so that a busy machine changes little. What loops and conditionals cost besides their
-instructions is the CPU time of a step without these instructions.
+XLA runs on one thread, and JAX's profiler notes how long each instruction takes. An instruction is counted with the
+lower quartile of its durations, so that a busy machine changes little (for those that take milliseconds it
+still may). What loops and conditionals cost besides their instructions is the CPU time of a step without these.
 """
 
 import os
@@ -17,6 +17,7 @@ import re
 import resource
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,13 @@ def part_of(name: str) -> str:
     if "jit(_execute)" not in name:
         return "copies, and what is outside of the plan"
     if "/pair_sums/" in name:
-        return f"{direction}, sums over the readers of a value" + (", in the loop" if "/while/body/while" in name else "")
+        return f"{direction}, loop: sums over the readers of a value"
     if "/weights/" in name:
         return f"{direction}, gradients of weights after the loop"
     is_product = name.rsplit("/", 1)[-1] in PRODUCTS
     if "/while/body/" in name:
         return f"{direction}, loop: {'products' if is_product else 'all else'}"
-    if "/arenas/" in name or re.search(r"jit\(_execute\)\)*/(jit\(_fill_arena\)/)?\w+$", name):
+    if re.search(r"jit\(_execute\)\)*/(jit\(_fill_arena\)/)?\w+$", name):
         return f"{direction}, arenas: filled, copied, gathered"
     return f"{direction}, outside of loops: {'products' if is_product else 'all else'}"
 
@@ -117,7 +118,7 @@ def main() -> None:
         for mode in options.mode:
             compiled = jax.jit(in_mode(mean_loss(case.model), mode)).lower(params, plan).compile()
             title = f"{case.name}, minibatch {options.batch}, hidden {options.hidden}, {mode}"
-            profile(title, compiled, lambda: compiled(params, plan), options.steps, options.top)
+            profile(title, compiled, partial(compiled, params, plan), options.steps, options.top)
 
 
 if __name__ == "__main__":
