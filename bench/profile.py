@@ -81,7 +81,7 @@ def profile(title: str, compiled: Any, run: Callable[[], Any], steps: int, top: 
     instructions = {m[1]: (m[2], m[3] or "") for m in map(INSTRUCTION.match, compiled.as_text().splitlines()) if m}
     jax.block_until_ready(run())
     total, system, faults = cpu_time(run, steps)
-    parts: collections.Counter[str] = collections.Counter()
+    parts: dict[str, float] = collections.defaultdict(float)
     single: list[tuple[float, float, str]] = []
     for name, times in durations(run, steps).items():
         opcode, made_from = instructions.get(name, ("", ""))
@@ -93,7 +93,7 @@ def profile(title: str, compiled: Any, run: Callable[[], Any], steps: int, top: 
           f"{compiled.memory_analysis().temp_size_in_bytes / 1e6:.0f} MB")  # fmt: skip
     for part, cost in sorted(parts.items()):
         print(f"  {cost:7.2f} ms  {part}")
-    print(f"  {total - parts.total():7.2f} ms  loops, conditionals, calls: what is left")
+    print(f"  {total - sum(parts.values()):7.2f} ms  loops, conditionals, calls: what is left")
     for cost, times, name in sorted(single, reverse=True)[:top]:
         print(f"    {cost:7.2f} ms {times:6.1f} x  {name}")
 

@@ -21,7 +21,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
-from jitbatch._chunks import WIDTHS, chunks_of, overshoot
+from jitbatch._chunks import chunks_of, overshoot, widths_for
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._errors import VerifyError
@@ -345,9 +345,7 @@ class Lowering:
             margin = widest = max(round_up(largest), self.least.of_loop(origins).width)
             widths: tuple[int, ...] = (widest,)
         else:
-            widest = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
-            widest = max(widest, self.least.of_loop(origins).width)
-            widths = tuple(width for width in WIDTHS if width <= widest)
+            widths = widths_for(largest, self.least.of_loop(origins).width)
             margin = overshoot(widths)
         for t, nodes in zip(types, ordered, strict=True):
             block = self._block(t, nodes, margin, widths)
@@ -405,6 +403,7 @@ class Lowering:
         edge_next = [1] * len(self.arena_classes)  # edge row 0 stays zero
         targets: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
         sources: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
+        terms_of: list[list[tuple[np.ndarray, np.ndarray, int]]] = [[] for _ in self.arena_classes]
         for block, nodes, read in zip(blocks, ordered, reads, strict=True):
             if block.kind.is_variadic:
                 # Every term of a sum has the cotangent of the sum: one edge row a sum.
@@ -420,8 +419,8 @@ class Lowering:
                 )
                 edges.append((edge_next[arena] if is_float(self._row_avals(block)[0]) else -1,))
                 if edges[-1][0] >= 0:
-                    targets[arena].append(terms)
-                    sources[arena].append(edge_next[arena] + margin + np.repeat(np.arange(len(nodes)), arity))
+                    of_term = edge_next[arena] + margin + np.repeat(np.arange(len(nodes)), arity)
+                    terms_of[arena].append((terms, of_term, block.terms))
                     edge_next[arena] += room_for_nodes
                 continue
             rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
@@ -449,16 +448,25 @@ class Lowering:
         pairs: list[PairSums | None] = [None] * len(edge_rows)
         pair_rows = [0] * len(edge_rows)
         row_of_edge: list[np.ndarray | None] = [None] * len(edge_rows)
+        row_of_term: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(edge_rows)
         for arena, (c, base, when) in enumerate(zip(self.arena_classes, edge_rows, due, strict=True)):
             if not base:
                 continue
-            target, source = np.concatenate(targets[arena]), np.concatenate(sources[arena])
+            none = len(when)
+            target = np.concatenate([*targets[arena], *(terms for terms, _, _ in terms_of[arena])])
+            source = np.concatenate([*sources[arena], *(edges for _, edges, _ in terms_of[arena])])
             inside = when[target] >= 0
             pairs[arena] = pair = pair_sums(target[inside], source[inside], when, base)
             wanted = len(pair.left) + PAIR_WIDTH if len(pair.left) else 0
             pair_rows[arena] = self._size(wanted, least.pairs.get(c))
-            row_of_edge[arena] = rows = np.full(base + pair_rows[arena], len(when), np.int32)
-            rows[source[~inside]] = target[~inside]
+            # What is not made here: an edge row belongs to one such row, but that of a sum to those of all its terms.
+            row_of_edge[arena] = rows = np.full(base + pair_rows[arena], none, np.int32)
+            for read, edge in zip(targets[arena], sources[arena], strict=True):
+                rows[edge] = np.where(when[read] < 0, read, none)
+            if terms_of[arena]:
+                outside = [_filled(np.where(when[t] < 0, t, none), n, none) for t, _, n in terms_of[arena]]
+                of_terms = [_filled(edge, n, 0) for _, edge, n in terms_of[arena]]
+                row_of_term[arena] = np.concatenate(of_terms), np.concatenate(outside)
         fitted = [
             pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
             for pair, rows in zip(pairs, pair_rows, strict=True)
@@ -496,6 +504,7 @@ class Lowering:
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(None if p is None else p.edge_of_row.astype(np.int32) for p in pairs),
             "row_of_edge": tuple(row_of_edge),
+            "row_of_term": tuple(row_of_term),
         }
         for name in ("pair_left", "pair_right", "pair_start", "pair_span"):
             tables[name] = tuple(None if f is None else f[name] for f in fitted)

@@ -302,6 +302,9 @@ def _bwd(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, N
         total = cotangent
         if edges[arena] is not None:
             total = scatter_sums(total, edges[arena], tables["row_of_edge"][arena])
+            if tables["row_of_term"][arena] is not None:
+                edge_of_term, row_of_term = tables["row_of_term"][arena]
+                total = scatter_sums(total, gather(edges[arena], edge_of_term), row_of_term)
         for number, block in enumerate(shape.blocks):
             for place, begin in zip(shape.writes[number], block.starts, strict=True):
                 if place == arena:  # these rows are overwritten by the loop
