@@ -5,8 +5,9 @@ from functools import lru_cache
 
 import numpy as np
 
-WIDTHS = (1, 4, 16, 64, 256)
-"""The widths that chunks can have."""
+WIDTHS = (2, 4, 16, 64, 256)
+"""The widths that chunks can have. None is 1: XLA for CPUs (jax 0.10) fails to compile some programs with such chunks,
+"Failed to translate module to LLVM IR"."""
 
 MOST_WIDTHS = 4
 """How many widths a loop has at most: each is a part of the program."""
