@@ -5,12 +5,23 @@ from functools import lru_cache
 
 import numpy as np
 
-WIDTHS = (8, 32, 128, 512)
-"""The widths that chunks can have."""
+WIDTHS = (2, 4, 16, 64, 256)
+"""The widths that chunks can have. None is 1: XLA for CPUs (jax 0.10) fails to compile some programs with such chunks,
+"Failed to translate module to LLVM IR"."""
 
-LAUNCH = 12
+MOST_WIDTHS = 4
+"""How many widths a loop has at most: each is a part of the program."""
+
+LAUNCH = 6
 """A chunk costs about as much as this many rows, before its first row. A row costs the same at every width: on a CPU,
-weights stay in the caches from chunk to chunk (256 x 640: 42 us for 8 rows, 195 for 32, 779 for 128)."""
+weights stay in the caches from chunk to chunk (256 x 640: 8 us for one row, 28 for 8, 110 for 32, 430 for 128)."""
+
+
+def widths_for(largest: int, least: int = 0) -> tuple[int, ...]:
+    """The widths of a loop with up to so many nodes of a type in a round, and with room for chunks of `least`."""
+    used = chunks_of(np.arange(min(largest, WIDTHS[-1]) + 1), WIDTHS).any(axis=0)
+    widest = max(least, WIDTHS[0], *np.array(WIDTHS)[used].tolist())
+    return tuple(width for width in WIDTHS if width <= widest)[-MOST_WIDTHS:]
 
 
 def chunks_of(counts: np.ndarray, widths: Sequence[int]) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitbatch._caches import Cache
-from jitbatch._chunks import WIDTHS
+from jitbatch._chunks import MOST_WIDTHS
 from jitbatch._flops import flops_of
 from jitbatch._graph import ROW, Graph, Kind
 
@@ -121,7 +121,7 @@ class Load(NamedTuple):
     Attributes:
         samples, structures, nodes, kinds: how many there are.
         steps: how many there are at least (see `_layers`).
-        flops, padded_flops: operations; and with steps of less than the narrowest chunk filled up.
+        flops: operations.
         row_bytes: bytes of rows.
         step_bytes, sample_bytes, structure_bytes: of what kinds are bound to, read once for each step; for each node of
             each sample; for each node of each structure.
@@ -136,7 +136,6 @@ class Load(NamedTuple):
     kinds: int
     steps: int
     flops: float
-    padded_flops: float
     row_bytes: float
     step_bytes: float
     sample_bytes: float
@@ -161,7 +160,6 @@ def load_of(graphs: Sequence[Graph]) -> Load:
     count, once, layers = count[numbers], once[numbers], layers[numbers]
     work = np.array([work_of(kinds[number]) for number in numbers.tolist()], float).reshape(-1, 4)
     flops, row_bytes, bound_bytes, equations = work.T
-    padded = np.where(layers > 1, np.maximum(count, WIDTHS[0] * layers), count)
     return Load(
         samples=len(graphs),
         structures=len(distinct),
@@ -169,7 +167,6 @@ def load_of(graphs: Sequence[Graph]) -> Load:
         kinds=len(numbers),
         steps=int(layers.sum()),
         flops=float(count @ flops),
-        padded_flops=float(padded @ flops),
         row_bytes=float(count @ row_bytes),
         step_bytes=float(layers @ bound_bytes),
         sample_bytes=float(count @ bound_bytes),
@@ -189,7 +186,7 @@ def _joined(graphs: Sequence[Graph], column: int) -> np.ndarray:
 
 
 def fused_seconds(load: Load, costs: Costs) -> float:
-    compute = load.padded_flops * costs.flop + (load.row_bytes + load.step_bytes) * costs.byte
+    compute = load.flops * costs.flop + (load.row_bytes + load.step_bytes) * costs.byte
     return _planning(load.nodes, costs) + costs.call + load.steps * costs.launch + compute
 
 
@@ -219,7 +216,7 @@ def _planning(nodes: int, costs: Costs) -> float:
 
 def fused_price(load: Load, costs: Costs) -> float:
     """One program with each kind of node in each width."""
-    return costs.program + len(WIDTHS) * load.kind_equations * costs.equation
+    return costs.program + MOST_WIDTHS * load.kind_equations * costs.equation
 
 
 def dispatch_price(load: Load, costs: Costs) -> float:

@@ -57,6 +57,9 @@ class CutCell:
         prologue_outputs: how many shared values the loop is given: the shared operands that it reads, and what the cell
             computes from shared operands alone, which `prologue` computes once.
         joints: in the order of execution.
+        saved_avals: of what the forward pass saves.
+        tap_avals, saved_place: of the joints' float outputs, whose cotangents the backward pass stores, and where they
+            are among the saved ones, or None.
     """
 
     def __init__(self, cell: Cell, is_row: Sequence[bool]):
@@ -76,12 +79,15 @@ class CutCell:
         read = [v for eqn in row_equations for v in eqn.invars if _is_var(v) and v not in depends_on_rows]
         read += [v for v in self.out_atoms if _is_var(v) and v not in depends_on_rows]
         self.shared_vars = list(dict.fromkeys(read))
-        self.program = _join(row_equations, set(self.shared_vars), self.out_atoms)
+        self.program = _join(row_equations, set(self.shared_vars), self.row_vars, self.out_atoms)
         self.out_atoms = [self._passed_on(a) if _is_var(a) and a in self.shared_vars else a for a in self.out_atoms]
         self.joints = [item for item in self.program if isinstance(item, Joint)]
-        self.saved_avals = [v.aval for joint in self.joints if joint.is_saved for v in joint.outputs]
+        saved = [v for joint in self.joints if joint.is_saved for v in joint.outputs]
+        self.saved_avals = [v.aval for v in saved]
         self.tapped = [joint for joint in self.joints if any(is_float(v.aval) for v in joint.shared)]
-        self.tap_avals = [v.aval for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
+        taps = [v for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
+        self.tap_avals = [v.aval for v in taps]
+        self.saved_place = [saved.index(v) if v in saved else None for v in taps]
         # Rows that joints read and that are not operands of the cell: the backward pass stores them.
         read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
         self.stored_joint_rows = [v for v in read if v not in self.row_vars]
@@ -195,10 +201,11 @@ def _evaluate(equation: Any, env: dict[Any, Any]) -> None:
     env.update(zip(equation.outvars, outputs, strict=True))
 
 
-def _join(equations: Sequence[Any], shared: set[Any], out_atoms: Sequence[Any]) -> list[Any]:
+def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_atoms: Sequence[Any]) -> list[Any]:
     """Equations in order, those that read shared floats gathered into joints.
 
-    Sums of joints, and of a joint and shared values, are parts of one joint: their terms have equal cotangents.
+    Sums of joints, of a joint and shared values, and of a joint and rows that the cell is given, are parts of one
+    joint: their terms have equal cotangents.
     """
     uses: dict[Any, int] = {}
     for atom in (*(a for eqn in equations for a in eqn.invars), *out_atoms):
@@ -214,7 +221,8 @@ def _join(equations: Sequence[Any], shared: set[Any], out_atoms: Sequence[Any]) 
         if equation.primitive in _SUMS:
             terms = [a for a in equation.invars if _is_var(a)]
             joints = [a for a in terms if a in open_joints and a.aval.shape == equation.outvars[0].aval.shape]
-            if joints and all(a in open_joints or a in shared for a in terms) and len(set(joints)) == len(joints):
+            others = (*shared, *rows)
+            if joints and all(a in open_joints or a in others for a in terms) and len(set(joints)) == len(joints):
                 for joint in joints:
                     group += open_joints.pop(joint)
                     absorbed.add(position_of[joint])

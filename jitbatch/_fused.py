@@ -10,7 +10,7 @@ execution, so a chunk writes contiguous rows. The last chunk of a round may be w
 too much is written again by the next round, or lies in the margin behind the nodes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,14 +21,14 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._analysis import Analysis
-from jitbatch._chunks import WIDTHS, chunks_of, overshoot
+from jitbatch._chunks import chunks_of, overshoot, widths_for
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._errors import VerifyError
 from jitbatch._graph import ROW, Graph
 from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._lowering import ArenaShape, Lowered, round_up
-from jitbatch._pairs import PAIR_WIDTH, pair_sums, stable_order
+from jitbatch._pairs import PAIR_WIDTH, PairSums, pair_sums, stable_order
 from jitbatch._phases import rounds_of, rounds_of_layers
 from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
@@ -120,14 +120,19 @@ class FusedProgram:
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         axes = _varying.axes_of(tables)
+        made: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows that no arena has yet, and where they begin
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
+                arenas = _with_rows(arenas, made, phase.reads)
                 with phase.block.kind.cell.scope():
-                    arenas = _run_single(phase, table, arenas, shared)
+                    results = _run_single(phase, table, arenas, shared)
+                for arena, start, rows in zip(phase.writes, phase.block.starts, results, strict=True):
+                    made[arena].append((start, rows))
             else:
+                arenas = _with_rows(arenas, made, range(len(arenas)))
                 given = tuple(_varying.cast(_given(block, shared), axes) for block in phase.blocks)
                 arenas = list(run_loop(phase, tuple(arenas), given, table))
-        return arenas
+        return _with_rows(arenas, made, range(len(arenas)))
 
     def describe(self, tables: Sequence[Any]) -> list[str]:
         lines = []
@@ -141,19 +146,28 @@ class FusedProgram:
         return lines
 
 
+def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:
+    """The wanted arenas with the rows that were made for them, which lie one after the other. They are written at once:
+    each write would cost a copy of the arena's cotangent in the backward pass."""
+    arenas = list(arenas)
+    for arena in wanted:
+        if made[arena]:
+            arenas[arena] = put(arenas[arena], jnp.concatenate([rows for _, rows in made[arena]]), made[arena][0][0])
+            made[arena] = []
+    return arenas
+
+
 def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
     operands = [shared[bound] for bound in block.kind.binding if bound != ROW]
     return cut_cell(block.kind.cell, block.is_row).prologue(operands)
 
 
 def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: dict[int, Any]) -> list[Any]:
+    """The rows of each output."""
     block = shape.block
     kind = block.kind
     if kind.is_variadic:
-        sums = segment_sums(arenas[shape.reads[0]], table["terms"], table["segments"], block.capacity)
-        arenas = list(arenas)
-        arenas[shape.writes[0]] = put(arenas[shape.writes[0]], sums, block.starts[0])
-        return arenas
+        return [segment_sums(arenas[shape.reads[0]], table["terms"], table["segments"], block.capacity)]
     read = [gather(arenas[arena], rows) for arena, rows in zip(shape.reads, table["operands"], strict=True)]
     bound = [shared[number] for number in kind.binding if number != ROW]
 
@@ -169,11 +183,7 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
         return _varying.cast(zeros, _varying.axes_of((read, bound)))
 
     # A type that this batch lacks is not computed: its padding has no real row to repeat.
-    results = lax.cond(table["total"] > 0, compute, nothing, read, bound)
-    arenas = list(arenas)
-    for arena, start, value in zip(shape.writes, block.starts, results, strict=True):
-        arenas[arena] = put(arenas[arena], value, start)
-    return arenas
+    return lax.cond(table["total"] > 0, compute, nothing, read, bound)
 
 
 def lower(
@@ -334,9 +344,7 @@ class Lowering:
             margin = widest = max(round_up(largest), self.least.of_loop(origins).width)
             widths: tuple[int, ...] = (widest,)
         else:
-            widest = max(width for width in WIDTHS if width == WIDTHS[0] or width < 2 * largest)
-            widest = max(widest, self.least.of_loop(origins).width)
-            widths = tuple(width for width in WIDTHS if width <= widest)
+            widths = widths_for(largest, self.least.of_loop(origins).width)
             margin = overshoot(widths)
         for t, nodes in zip(types, ordered, strict=True):
             block = self._block(t, nodes, margin, widths)
@@ -394,6 +402,7 @@ class Lowering:
         edge_next = [1] * len(self.arena_classes)  # edge row 0 stays zero
         targets: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
         sources: list[list[np.ndarray]] = [[] for _ in self.arena_classes]
+        terms_of: list[list[tuple[np.ndarray, np.ndarray, int]]] = [[] for _ in self.arena_classes]
         for block, nodes, read in zip(blocks, ordered, reads, strict=True):
             if block.kind.is_variadic:
                 # Every term of a sum has the cotangent of the sum: one edge row a sum.
@@ -409,8 +418,8 @@ class Lowering:
                 )
                 edges.append((edge_next[arena] if is_float(self._row_avals(block)[0]) else -1,))
                 if edges[-1][0] >= 0:
-                    targets[arena].append(terms)
-                    sources[arena].append(edge_next[arena] + margin + np.repeat(np.arange(len(nodes)), arity))
+                    of_term = edge_next[arena] + margin + np.repeat(np.arange(len(nodes)), arity)
+                    terms_of[arena].append((terms, of_term, block.terms))
                     edge_next[arena] += room_for_nodes
                 continue
             rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
@@ -428,29 +437,42 @@ class Lowering:
             edges.append(tuple(begins))
         edge_rows = [n if n > 1 else 0 for n in edge_next]
 
-        # When the cotangent of a row is due: in the transposed order of rounds and types, and at the end for rows
-        # that the loop does not make.
+        # When the cotangent of a row that the loop makes is due: in the transposed order of rounds and types.
         types = len(blocks)
-        due = [np.full(max(self.next_row[c], 1), rounds_count * types, np.int64) for c in self.arena_classes]
+        due = [np.full(max(self.next_row[c], 1), -1, np.int64) for c in self.arena_classes]
         for t, (block, nodes, write) in enumerate(zip(blocks, ordered, writes, strict=True)):
             when = (rounds_count - 1 - rounds[t]) * types + (types - 1 - t)
             for arena, start in zip(write, block.starts, strict=True):
                 due[arena][start + margin + np.arange(len(nodes))] = when
-        pairs = [
-            pair_sums(np.concatenate(t), np.concatenate(s), d, base) if base else None
-            for t, s, d, base in zip(targets, sources, due, edge_rows, strict=True)
-        ]
-        pair_rows = []
-        for c, pair in zip(self.arena_classes, pairs, strict=True):
-            wanted = 0 if pair is None or not len(pair.left) else len(pair.left) + PAIR_WIDTH
-            pair_rows.append(self._size(wanted, least.pairs.get(c)) if pair is not None else 0)
+        pairs: list[PairSums | None] = [None] * len(edge_rows)
+        pair_rows = [0] * len(edge_rows)
+        row_of_edge: list[np.ndarray | None] = [None] * len(edge_rows)
+        row_of_term: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(edge_rows)
+        for arena, (c, base, when) in enumerate(zip(self.arena_classes, edge_rows, due, strict=True)):
+            if not base:
+                continue
+            none = len(when)
+            target = np.concatenate([*targets[arena], *(terms for terms, _, _ in terms_of[arena])])
+            source = np.concatenate([*sources[arena], *(edges for _, edges, _ in terms_of[arena])])
+            inside = when[target] >= 0
+            pairs[arena] = pair = pair_sums(target[inside], source[inside], when, base)
+            wanted = len(pair.left) + PAIR_WIDTH if len(pair.left) else 0
+            pair_rows[arena] = self._size(wanted, least.pairs.get(c))
+            # What is not made here: an edge row belongs to one such row, but that of a sum to those of all its terms.
+            row_of_edge[arena] = rows = np.full(base + pair_rows[arena], none, np.int32)
+            for read, edge in zip(targets[arena], sources[arena], strict=True):
+                rows[edge] = np.where(when[read] < 0, read, none)
+            if terms_of[arena]:
+                outside = [_filled(np.where(when[t] < 0, t, none), n, none) for t, _, n in terms_of[arena]]
+                of_terms = [_filled(edge, n, 0) for _, edge, n in terms_of[arena]]
+                row_of_term[arena] = np.concatenate(of_terms), np.concatenate(outside)
         fitted = [
             pair.fitted(rows, rounds_count, room, types) if pair is not None and rows else None
             for pair, rows in zip(pairs, pair_rows, strict=True)
         ]
         pair_trips = None
         if self.static_loops:
-            most = [0 if f is None else max(_longest(f["pair_span"]), _longest(f["pair_last"])) for f in fitted]
+            most = [0 if f is None else _longest(f["pair_span"]) for f in fitted]
             pair_trips = tuple(
                 self._size(n, least.pair_trips.get(c)) for n, c in zip(most, self.arena_classes, strict=True)
             )
@@ -480,8 +502,10 @@ class Lowering:
             "total": counts.sum(axis=0).astype(np.int32),
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(None if p is None else p.edge_of_row.astype(np.int32) for p in pairs),
+            "row_of_edge": tuple(row_of_edge),
+            "row_of_term": tuple(row_of_term),
         }
-        for name in ("pair_left", "pair_right", "pair_start", "pair_span", "pair_last"):
+        for name in ("pair_left", "pair_right", "pair_start", "pair_span"):
             tables[name] = tuple(None if f is None else f[name] for f in fitted)
         return shape, tables
 

@@ -3,11 +3,13 @@
 Backwards, a chunk gathers its operands again, takes the cotangents of what its nodes made, and writes the cotangents of
 what they read to contiguous rows, one row for each *edge*: scattering them to the producers would make XLA copy a whole
 arena in every step. A producer gathers the one edge row of its consumer; where it has several, pairs of edge rows are
-summed into further rows until one is left, which costs one row for each further consumer. Gradients of shared operands
-are contracted after the loop, over all nodes at once (see `_cut`).
+summed into further rows until one is left, which costs one row for each further consumer. What was made before the loop
+has its edge rows summed after it, by one scatter. Gradients of shared operands are contracted after the loop, over all
+nodes at once (see `_cut`).
 
 Backwards, chunks are aligned to the *end* of what a round has to do: what a chunk writes too much lies before it, where
-earlier rounds, which come later, write again.
+earlier rounds, which come later, write again. The cotangents of joints' outputs take the place of the outputs that the
+forward pass has saved; there, a chunk leaves the rows of earlier rounds as they are.
 """
 
 import functools
@@ -25,7 +27,7 @@ from jitbatch._cut import cut_cell
 from jitbatch._derivative import with_rule
 from jitbatch._graph import ROW, Kind
 from jitbatch._pairs import PAIR_WIDTH
-from jitbatch._segments import chunk_sums, gather
+from jitbatch._segments import chunk_sums, gather, scatter_sums
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,10 @@ def part(array: Any, start: Any, length: int) -> Any:
     return lax.dynamic_slice_in_dim(array, start, length)
 
 
+def _where(is_row: Any, rows: Any, others: Any) -> Any:
+    return jnp.where(is_row.reshape(-1, *[1] * (rows.ndim - 1)), rows, others)
+
+
 def _run(shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]) -> tuple[Any, ...]:
     """The arenas with the rows that the loop makes.
 
@@ -163,7 +169,12 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         return carry
 
     saved = _varying.cast(saved, _varying.axes_of(tables))
-    return lax.fori_loop(0, shape.round_count(tables), round_body, (tuple(arenas), saved))
+    arenas, saved = lax.fori_loop(0, shape.round_count(tables), round_body, (tuple(arenas), saved))
+    # Behind the nodes lies what the last chunks have written too much.
+    return arenas, tuple(
+        tuple(put(a, jnp.zeros_like(a[: shape.margin]), shape.margin + tables["total"][number]) for a in own)
+        for number, own in enumerate(saved)
+    )
 
 
 def _forward_saving(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> tuple[Any, Any]:
@@ -187,8 +198,11 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
         for arena, rows, pairs in zip(arenas, shape.edge_rows, shape.pair_rows, strict=True)
     )
     taps = tuple(
-        tuple(jnp.zeros((2 * margin + block.capacity, *aval.shape), aval.dtype) for aval in cut.tap_avals)
-        for block, cut in zip(shape.blocks, cuts, strict=True)
+        tuple(
+            jnp.zeros((2 * margin + block.capacity, *aval.shape), aval.dtype) if place is None else own[place]
+            for aval, place in zip(cut.tap_avals, cut.saved_place, strict=True)
+        )
+        for block, cut, own in zip(shape.blocks, cuts, saved, strict=True)
     )
     kept_rows = tuple(
         tuple(jnp.zeros((2 * margin + block.capacity, *v.aval.shape), v.aval.dtype) for v in cut.stored_joint_rows)
@@ -214,7 +228,8 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
             def sum_chunk(k: Any, edge: Any, arena: int = arena, first: Any = first, last: Any = last) -> Any:
                 return sum_pairs(arena, jnp.minimum(first + k, last - 1), edge)
 
-            edges[arena] = lax.fori_loop(0, trips, sum_chunk, edges[arena])
+            with jax.named_scope("pair_sums"):
+                edges[arena] = lax.fori_loop(0, trips, sum_chunk, edges[arena])
         return tuple(edges)
 
     def d_row(edges: Sequence[Any], arena: int, start: Any, width: int) -> Any:
@@ -224,7 +239,7 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
             return outer
         return outer + gather(edges[arena], part(tables["edge_of_row"][arena], start, width))
 
-    def chunk(number: int, width: int, end: Any, i: Any, carry: Any) -> Any:
+    def chunk(number: int, width: int, first: Any, end: Any, i: Any, carry: Any) -> Any:
         edges, taps, kept_rows = list(carry[0]), list(carry[1]), list(carry[2])
         block, cut = shape.blocks[number], cuts[number]
         start = margin + end - (i + 1) * width
@@ -235,6 +250,9 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
             return tuple(edges), tuple(taps), tuple(kept_rows)
         rows = _operands(shape, number, arenas, tables, start, width)
         own_saved = [part(a, start, width) for a in saved[number]]
+        for tap, place in zip(taps[number], cut.saved_place, strict=True):
+            if place is not None:
+                own_saved[place] = part(tap, start, width)
         flows = [is_float(var.aval) for var in cut.row_vars]
         zeros = _varying.cast([jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals], axes)
 
@@ -254,7 +272,11 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
         for flow, arena, begin in zip(flows, shape.reads[number], shape.edges[number], strict=True):
             if flow:
                 edges[arena] = put(edges[arena], next(remaining), begin + start)
-        taps[number] = tuple(put(a, value, start) for a, value in zip(taps[number], d_taps, strict=True))
+        is_own = jnp.arange(width) >= margin + first - start
+        taps[number] = tuple(
+            put(a, _where(is_own, value, 0 if place is None else own_saved[place]), start)
+            for a, value, place in zip(taps[number], d_taps, cut.saved_place, strict=True)
+        )
         kept_rows[number] = tuple(put(a, value, start) for a, value in zip(kept_rows[number], joint_rows, strict=True))
         return tuple(edges), tuple(taps), tuple(kept_rows)
 
@@ -265,13 +287,13 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
             carry = (sum_all_pairs(carry[0], spans), *carry[1:])
             with shape.blocks[number].kind.cell.scope():
                 for width, trips, before in shape.chunks(tables, r, number):
-                    end = tables["first"][r, number] + tables["count"][r, number] - before
-                    carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, end), carry)
+                    first = tables["first"][r, number]
+                    end = first + tables["count"][r, number] - before
+                    carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first, end), carry)
         return carry
 
     carry = _varying.cast((edges, taps, kept_rows), axes)
     edges, taps, kept_rows = lax.fori_loop(0, shape.round_count(tables), round_body, carry)
-    edges = sum_all_pairs(edges, tables["pair_last"])
 
     d_arenas: list[Any] = []
     for arena, cotangent in enumerate(cotangents):
@@ -280,7 +302,10 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
             continue
         total = cotangent
         if edges[arena] is not None:
-            total = total + gather(edges[arena], tables["edge_of_row"][arena])
+            total = scatter_sums(total, edges[arena], tables["row_of_edge"][arena])
+            if tables["row_of_term"][arena] is not None:
+                edge_of_term, row_of_term = tables["row_of_term"][arena]
+                total = scatter_sums(total, gather(edges[arena], edge_of_term), row_of_term)
         for number, block in enumerate(shape.blocks):
             for place, begin in zip(shape.writes[number], block.starts, strict=True):
                 if place == arena:  # these rows are overwritten by the loop
@@ -289,7 +314,7 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
 
     d_shared = []
     for number, block in enumerate(shape.blocks):
-        with block.kind.cell.scope():
+        with block.kind.cell.scope(), jax.named_scope("weights"):
             d_shared.append(_contract(shape, number, arenas, shared[number], taps[number], kept_rows[number], tables))
     return tuple(d_arenas), tuple(d_shared), jax.tree.map(lambda _: None, tables)
 
@@ -302,8 +327,9 @@ def _contract(
     if block.kind.is_variadic:
         return []
     total = tables["total"][number]
-    index = part(tables["operands"][number], shape.margin, block.capacity)
-    inside = jnp.minimum(jnp.arange(block.capacity), jnp.maximum(total - 1, 0)) + shape.margin
+    index = tables["operands"][number]
+    # Rows without a node repeat one that has a node, and their cotangents are zero.
+    inside = jnp.clip(jnp.arange(len(index)), shape.margin, shape.margin + jnp.maximum(total - 1, 0))
     env = dict(zip(cut.stored_joint_rows, (gather(a, inside) for a in kept_rows), strict=True))
     remaining = iter(taps)
     gradients: list[Any] = [None] * len(cut.shared_vars)
@@ -316,7 +342,7 @@ def _contract(
                 env[var] = gather(arenas[shape.reads[number][slot]], index[:, slot])
             rows.append(env[var])
         outs = [i for i, var in enumerate(joint.outputs) if is_float(var.aval)]
-        cotangents = [part(next(remaining), shape.margin, block.capacity) for _ in outs]
+        cotangents = [next(remaining) for _ in outs]
         wanted = [var for var in joint.shared if is_float(var.aval)]
 
         def outputs(
@@ -324,7 +350,7 @@ def _contract(
         ) -> list[Any]:
             given = dict(zip(wanted, values, strict=True))
             own = [given.get(var, shared[place[var]]) for var in joint.shared]
-            made = jax.vmap(joint, in_axes=(0, None), axis_size=block.capacity)(rows, own)
+            made = jax.vmap(joint, in_axes=(0, None), axis_size=len(index))(rows, own)
             return [made[i] for i in outs]
 
         _, pull = jax.vjp(outputs, [shared[place[var]] for var in wanted])

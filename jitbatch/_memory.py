@@ -119,11 +119,13 @@ def _of_loop(shape: LoopShape, classes: Sequence[Any]) -> Need:
     for block in shape.blocks:
         cut = cut_cell(block.kind.cell, block.is_row)
         rows = block.capacity + 2 * shape.margin
-        taps = sum(map(_size, cut.tap_avals)) + sum(_size(var.aval) for var in cut.stored_joint_rows)
+        # Cotangents of joints lie where the joints' outputs were saved.
+        taps = [aval for aval, place in zip(cut.tap_avals, cut.saved_place, strict=True) if place is None]
+        taps = sum(map(_size, taps)) + sum(_size(var.aval) for var in cut.stored_joint_rows)
         saved += rows * sum(map(_size, cut.saved_avals))
         tapped += rows * taps
         work = max(work, block.widths[-1] * _work(block.kind))
-        contracted = max(contracted, block.capacity * (taps + sum(_size(var.aval) for var in cut.row_vars)))
+        contracted += rows * sum(_size(var.aval) for var in dict.fromkeys(v for j in cut.tapped for v in j.rows))
     for own, rows, pairs in zip(classes, shape.edge_rows, shape.pair_rows, strict=True):
         edges += (rows + pairs) * _size(own)
     return Need(forward=work, saved=saved, backward=tapped + max(edges + work, contracted))

@@ -38,7 +38,7 @@ class PairSums:
         within = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
         start = np.repeat(begin, chunks) + within * PAIR_WIDTH
         chunk_due = np.repeat(self.due[begin], chunks)
-        moments = np.arange(rounds * types + 2)
+        moments = np.arange(rounds * types + 1)
         edges = np.searchsorted(chunk_due, moments)
         span = np.zeros((room, types, 2), np.int64)
         when = (rounds - 1 - np.arange(rounds))[:, None] * types + (types - 1 - np.arange(types))[None]
@@ -52,7 +52,6 @@ class PairSums:
             "pair_right": padded[1].astype(np.int32),
             "pair_start": room_for_chunks.astype(np.int32),
             "pair_span": span.astype(np.int32),
-            "pair_last": edges[[rounds * types, rounds * types + 1]].astype(np.int32),
         }
 
 

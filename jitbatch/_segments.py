@@ -36,3 +36,9 @@ def chunk_sums(arena: Any, terms: Any, first: Any, count: Any, longest: Any) -> 
 
     nothing = _varying.cast(jnp.zeros(shape, dtype), _varying.axes_of((arena, terms)))
     return lax.fori_loop(0, longest, add, nothing).astype(arena.dtype)
+
+
+def scatter_sums(totals: Any, terms: Any, row_of_term: Any) -> Any:
+    """The totals with each term added to its row; a row that does not exist is that of a term to be left out."""
+    dtype = accumulator(totals.dtype)
+    return totals.astype(dtype).at[row_of_term].add(terms.astype(dtype), mode="drop").astype(totals.dtype)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jitbatch._chunks import LAUNCH, WIDTHS, chunks_of, overshoot
+from jitbatch._chunks import LAUNCH, WIDTHS, chunks_of, overshoot, widths_for
 
 
 @pytest.mark.parametrize("widths", [WIDTHS, (8,), (8, 32), (3, 5, 7)])
@@ -29,7 +29,13 @@ def test_chunks_are_the_cheapest() -> None:
 
 
 def test_how_much_chunks_overshoot() -> None:
-    assert [overshoot(WIDTHS[:n]) for n in (1, 2, 3, 4)] == [7, 15, 31, 63]
+    assert [overshoot((8, 32, 128, 512)[:n]) for n in (1, 2, 3, 4)] == [7, 15, 23, 31]
+
+
+def test_a_small_loop_has_narrow_chunks_and_a_large_one_few_widths() -> None:
+    assert [widths_for(largest) for largest in (0, 1, 2, 20)] == [(2,), (2,), (2,), (2, 4, 16)]
+    assert [widths_for(largest) for largest in (128, 1000)] == [(2, 4, 16, 64), (4, 16, 64, 256)]
+    assert widths_for(1, least=256) == (4, 16, 64, 256)
 
 
 def test_no_nodes_have_no_chunks() -> None:

@@ -59,6 +59,7 @@ CELLS: dict[str, tuple[Callable[..., Any], str, list[tuple[int, ...]]]] = {
     "only shared": (lambda x, w, b: (x @ w, jnp.sin(b)), "rss", [(N,), (N, N), (N,)]),
     "passed on": (lambda x, b: (x * b, b, x), "rs", [(N,), (N,)]),
     "literal": (lambda x, b: (x * b, 2.0, 3), "rs", [(N,), (N,)]),
+    "hoisted": (lambda x, h, u, b: jnp.tanh(x + h @ u + b), "rrss", [(N,), (N,), (N, N), (N,)]),
     "of rows in a sum": (lambda x, w, u: (x @ w + x) + jnp.sin(x) @ u, "rss", [(N,), (N, N), (N, N)]),
 }
 
@@ -173,6 +174,8 @@ def test_contracted_tap_cotangents_are_the_gradients_of_shared_operands(name: st
     [
         ("lstm", 1, 1),
         ("concatenated", 1, 1),
+        ("hoisted", 1, 1),
+        ("of rows in a sum", 1, 1),
         ("two layers", 2, 2),
         ("prologue", 1, 1),
         ("scale", 1, 0),
@@ -194,6 +197,12 @@ def test_the_sum_of_two_matmuls_and_a_bias_reads_all_of_them() -> None:
     assert len(joint.shared) == 3
     assert joint.rows == tuple(cut.row_vars)
     assert not cut.stored_joint_rows
+
+
+def test_cotangents_take_the_place_of_saved_outputs() -> None:
+    assert made("lstm")[1].saved_place == [0]
+    assert made("two layers")[1].saved_place == [0, 1]
+    assert made("scale")[1].saved_place == [None]
 
 
 def test_rows_that_are_not_operands_are_stored() -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitbatch._segments import chunk_sums, segment_sums
+from jitbatch._segments import chunk_sums, scatter_sums, segment_sums
 
 COUNTS = ([1], [3, 1, 4], [2, 2, 2, 2, 2], [1, 9, 1])
 
@@ -79,3 +79,17 @@ def test_the_gradient_of_a_term_is_that_of_its_sum() -> None:
     want = np.zeros((6, 2), np.float32)
     np.add.at(want, terms, np.repeat(weights, counts, axis=0))
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_scattered_terms_are_added_to_their_rows(dtype: Any) -> None:
+    rows = np.array([0, 2, 2, 5, 0, 2])  # there is no row 5
+    terms = jnp.arange(12, dtype=dtype).reshape(6, 2)
+    got = scatter_sums(jnp.ones((3, 2), dtype), terms, rows)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got.astype(np.float32), [[9, 11], [1, 1], [17, 20]])
+
+
+def test_many_short_floats_are_summed_as_long_ones() -> None:
+    terms = jnp.ones((1000, 1), jnp.bfloat16)
+    assert scatter_sums(jnp.zeros((1, 1), jnp.bfloat16), terms, np.zeros(1000, int))[0, 0] == 1000
