@@ -32,6 +32,10 @@ v vv  {0} + {1}
 v vv  {0} * {1}
 v v   jnp.tanh({0} @ p["w0"] + p["b0"])
 v vv  jnp.tanh({0} @ p["w0"] + {1} @ p["w1"] + p["b1"])
+v v   {0} @ p["w0"]
+v v   {0} @ p["w1"] / 2
+v v   {0} + p["b0"]
+v v   {0} * p["b1"] - p["b0"]
 v vv  {0} - 0.5 * {1}
 v v   jax.nn.sigmoid({0} @ p["w1"])
 v vs  {0} * {1}

@@ -74,14 +74,14 @@ def make_program(choices: Choices) -> Program:
         arguments.append(arguments[0])
     texts = [f"({', '.join(each)},)" for each in arguments]
     sample_text = "samples = [\n" + "".join(f"    {text},\n" for text in texts) + "]\n"
-    copies = choices.of((0, 0, 0, 0, 1, 3, 10))
+    copies = choices.of((0, 0, 0, 0, 1, 3, 10, 40))
     if copies:
         sample_text += f"samples += [varied(sample, seed) for seed in range({copies}) for sample in samples]\n"
     definitions = [*(cell.source for cell in callees), *walk.sources, main]
     body = "\n\n".join([*definitions, sample_text])
     helpers = [text.strip("\n") + "\n" for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
     source = "\n\n".join([HEADER, PARAMETERS.strip("\n") + "\n", *helpers, *definitions, sample_text])
-    configurations = tuple(make_configuration(choices, makes, extra == "v") for _ in range(choices.between(1, 2)))
+    configurations = tuple(make_configuration(choices, makes, extra == "v") for _ in range(choices.between(2, 3)))
     return Program(source, configurations)
 
 
