@@ -2,10 +2,10 @@
 
 import os
 
-from fuzz import CHEAP_COMPILATION
+from fuzz import QUICK_COMPILATION
 
 # The tests compile thousands of tiny kernels and run each once or twice.
-os.environ.setdefault("XLA_FLAGS", CHEAP_COMPILATION)
+os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 
 # Nothing in the tests depends on what was measured on some machine.
 os.environ["JITBATCH_CACHE_DIR"] = os.devnull

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import zoo
 
-from jitbatch import Static, _api, _plan, jitbatch
+from jitbatch import Static, _plan, jitbatch
 from jitbatch._analysis import Analysis, analyse
+from jitbatch._context import SharedArguments
 from jitbatch._executed import read_back
 
 NAMES = [
@@ -109,7 +110,7 @@ def test_a_plan_that_was_unpickled_can_be_read_back() -> None:
     params, samples = workload.draw()
     plan = workload.batched.plan(params, samples)
     restored = pickle.loads(pickle.dumps(plan))
-    attached = workload.batched._attached(restored, _api.SharedArguments((params,)))
+    attached = workload.batched._planner.ready(restored, SharedArguments((params,)))
     one, other = read_back(plan), read_back(attached)
     assert one.node_type.tolist() == other.node_type.tolist()
     assert one.read.tolist() == other.read.tolist()
