@@ -5,11 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-WIDTHS = (2, 4, 16, 64, 256)
+WIDTHS = (2, 4, 16, 64, 256, 512)
 """The widths that chunks can have. None is 1: XLA for CPUs (jax 0.10) fails to compile some programs with such chunks,
 "Failed to translate module to LLVM IR"."""
 
-MOST_WIDTHS = 4
+MOST_WIDTHS = 5
 """How many widths a loop has at most: each is a part of the program."""
 
 LAUNCH = 6

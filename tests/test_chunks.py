@@ -34,8 +34,8 @@ def test_how_much_chunks_overshoot() -> None:
 
 def test_a_small_loop_has_narrow_chunks_and_a_large_one_few_widths() -> None:
     assert [widths_for(largest) for largest in (0, 1, 2, 20)] == [(2,), (2,), (2,), (2, 4, 16)]
-    assert [widths_for(largest) for largest in (128, 1000)] == [(2, 4, 16, 64), (4, 16, 64, 256)]
-    assert widths_for(1, least=256) == (4, 16, 64, 256)
+    assert [widths_for(largest) for largest in (128, 1000)] == [(2, 4, 16, 64), (4, 16, 64, 256, 512)]
+    assert widths_for(1, least=512) == (4, 16, 64, 256, 512)
 
 
 def test_no_nodes_have_no_chunks() -> None:
