@@ -1,6 +1,6 @@
 """Where the time of a step of the fused executor goes, by parts.
 
-    python bench/profile.py --data DIR [--cases sst sick] [--batch 256] [--hidden 128] [--mode training]
+    python bench/breakdown.py --data DIR [--cases sst sick] [--batch 256] [--hidden 128] [--mode training]
 
 XLA runs on one thread, and JAX's profiler notes how long each instruction takes. An instruction is counted with the
 lower quartile of its durations, so that a busy machine changes little (for those that take milliseconds it
