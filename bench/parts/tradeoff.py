@@ -96,7 +96,7 @@ def plot(rows: Sequence[Content], images: Path) -> str:
         return ""
     columns = min(2, len(largest))
     lines = -(-len(largest) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(4.8 * columns, 3.8 * lines + 0.8), squeeze=False)
+    figure, axes = plt.subplots(lines, columns, figsize=(max(4.8 * columns, 7.2), 3.8 * lines + 0.8), squeeze=False)
     for axis, (workload, row) in zip(axes.flat, largest.items(), strict=False):
         for way, values in row["ways"].items():
             granularity, policy, executor = way.split(", ")[:3]
