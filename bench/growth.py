@@ -22,6 +22,7 @@ from timing import interleaved
 
 from jitbatch import clear_caches, jitbatch
 from jitbatch.data import Dependency
+from jitbatch.data.trees import dependency_tree
 
 HIDDEN = 64
 
@@ -50,10 +51,8 @@ def model(params: dict[str, Any], tree: Dependency) -> jax.Array:
 
 def tree_of(rng: np.random.Generator, nodes: int, fan_out: int) -> Dependency:
     """A tree whose nodes have so many children, but for the last."""
-    made = [Dependency(int(rng.integers(1000)), []) for _ in range(nodes)]
-    for number, one in enumerate(made[1:]):
-        made[number // fan_out].children.append(one)
-    return made[0]
+    tokens = [int(rng.integers(1000)) for _ in range(nodes)]
+    return dependency_tree(tokens, [0, *(1 + number // fan_out for number in range(nodes - 1))])
 
 
 class Shape(NamedTuple):

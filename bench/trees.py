@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jitbatch.data import Dependency, Pair, Sentence, Tree
-from jitbatch.data.trees import score_distribution
+from jitbatch.data.trees import dependency_tree, score_distribution
 
 
 def random_tree(rng: np.random.Generator, leaves: int, words: int = 1000) -> Tree:
@@ -23,10 +23,8 @@ def random_sentences(rng: np.random.Generator, number: int, words: int = 1000) -
 
 def random_pairs(rng: np.random.Generator, number: int, words: int = 1000) -> list[Pair]:
     def sentence() -> Dependency:
-        nodes = [Dependency(int(rng.integers(words)), []) for _ in range(rng.integers(3, 20))]
-        for position, node in enumerate(nodes[1:]):
-            nodes[rng.integers(position + 1)].children.append(node)
-        return nodes[0]
+        tokens = [int(rng.integers(words)) for _ in range(rng.integers(3, 20))]
+        return dependency_tree(tokens, [0, *(1 + int(rng.integers(position)) for position in range(1, len(tokens)))])
 
     return [Pair(sentence(), sentence(), score_distribution(float(rng.uniform(1, 5)))) for _ in range(number)]
 

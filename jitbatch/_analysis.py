@@ -6,7 +6,6 @@ Everything here works on whole arrays, never on single nodes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from jitbatch._concat import Batch, Piece, join, offsets, ranges
 from jitbatch._dedupe import merge_calls
 from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import PackedInputs, pack_inputs
+from jitbatch._leaves import Inputs
 from jitbatch._schedule import Problem
 from jitbatch._typed import typed
 from jitbatch._types import Types
@@ -89,13 +89,13 @@ class Analysis:
 
 
 def analyse(
-    graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]], types: Types, dedupe: bool, shared: Iterable[int] = ()
+    graphs: Sequence[Graph], inputs: Sequence[Inputs], types: Types, dedupe: bool, shared: Iterable[int] = ()
 ) -> Analysis:
     """Analyse a batch of at least one sample.
 
     Args:
         graphs: one for each sample.
-        leaves: the array leaves of each sample.
+        inputs: the leaves of each sample that are rows.
         types: the types of the batch.
         dedupe: whether equal calls are merged.
         shared: further shared values that are to be rows.
@@ -104,7 +104,7 @@ def analyse(
     pieces = typed(graphs, types)
     batch = join(pieces, types.made)
     shared_rows, shared_position = _shared_rows(batch, tables, shared)
-    packed = pack_inputs(pieces, leaves, batch, tables, dedupe)
+    packed = pack_inputs(pieces, inputs, batch, tables, dedupe)
 
     value_row = np.full(batch.values, -1, np.int64)
     value_row[batch.shared_values] = shared_position[batch.shared_numbers]

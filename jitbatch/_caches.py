@@ -7,7 +7,7 @@ threads, it counts its hits and misses, and `clear_caches()` empties it.
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 
@@ -44,6 +44,18 @@ class Cache:
             self._hits += 1
             self._entries.move_to_end(found[0])
             return found[1]
+
+    def get_all(self, keys: Iterable[Hashable]) -> list[Any]:
+        """The entries for all of some keys, with None where there is none."""
+        with self._lock:
+            found = [self._entries.get(key) for key in keys]
+            for one in found:
+                if one is not None:
+                    self._entries.move_to_end(one[0])
+            misses = found.count(None)
+            self._misses += misses
+            self._hits += len(found) - misses
+        return [None if one is None else one[1] for one in found]
 
     def put(self, key: Hashable, entry: Any) -> Any:
         """Store `entry` unless the key has one already, and return the entry that is stored."""

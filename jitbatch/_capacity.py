@@ -14,10 +14,10 @@ from typing import Any
 import jax
 
 from jitbatch import _compat
-from jitbatch._context import described_leaves
 from jitbatch._errors import PlanError
 from jitbatch._fused import LoopSizes, Sizes
 from jitbatch._graph import Edge, Graph, Kind, Tables, ValueClass
+from jitbatch._structure import described_leaves
 from jitbatch._types import Origin, Profile
 
 CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"

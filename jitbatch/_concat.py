@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from jitbatch._graph import InputBlocks
+from jitbatch._leaves import InputRows
 from jitbatch._shapes import Shapes
 
 
@@ -24,8 +24,7 @@ class Piece:
         shared: int; numbers of the shared values that are rows.
         outputs: int; the values that are the leaves of the sample's result.
         positions: int [inputs]; the place of each input in the order of `_shapes`.
-        inputs: the class of each input, the block of the sample's leaves that it is a row of, and which row.
-        blocks: those blocks.
+        inputs: where each input is among the rows of the sample's leaves.
         needs: int [4, needs]; which layers need which (see `_layers`).
         sizes: how many nodes, values, operands, inputs and shared values there are.
     """
@@ -35,8 +34,7 @@ class Piece:
     shared: np.ndarray
     outputs: np.ndarray
     positions: np.ndarray
-    inputs: np.ndarray
-    blocks: InputBlocks
+    inputs: InputRows
     needs: np.ndarray
     sizes: tuple[int, int, int, int, int]
 
@@ -54,6 +52,7 @@ class Batch:
         shapes: those of the nodes.
         values: how many values there are.
         input_values, input_class: int [inputs].
+        input_row: int [inputs]; which of the rows that its sample has of its class each is.
         shared_values, shared_numbers: int [shared rows].
         outputs: int; of all samples, one after the other.
     """
@@ -70,6 +69,7 @@ class Batch:
     values: int
     input_values: np.ndarray
     input_class: np.ndarray
+    input_row: np.ndarray
     shared_values: np.ndarray
     shared_numbers: np.ndarray
     outputs: np.ndarray
@@ -96,6 +96,7 @@ def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
     position += np.repeat(first_input, inputs_of)
     operands, place = np.concatenate([piece.operands for piece in pieces], axis=1)
     operands += np.repeat(first, operands_of)
+    input_class, input_row = np.concatenate([piece.inputs.of_input for piece in pieces], axis=1)
     outputs = np.concatenate([piece.outputs for piece in pieces])
     outputs += np.repeat(first, [len(piece.outputs) for piece in pieces])
     return Batch(
@@ -110,7 +111,8 @@ def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
         shapes=Shapes(shape, from_input, to_input, position),
         values=int(values_of.sum()),
         input_values=ranges(first, inputs_of),
-        input_class=np.concatenate([piece.inputs[0] for piece in pieces]),
+        input_class=input_class,
+        input_row=input_row,
         shared_values=ranges(first + inputs_of, shared_of),
         shared_numbers=np.concatenate([piece.shared for piece in pieces]),
         outputs=outputs,

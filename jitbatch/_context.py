@@ -1,9 +1,7 @@
 """Structures and their graphs: a sample of a structure that was seen before is not recorded again."""
 
-import functools
 import gc
 import itertools
-import operator
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from jitbatch import _compat
 from jitbatch._arguments import Arguments
@@ -19,12 +16,12 @@ from jitbatch._auto import Chooser
 from jitbatch._build import build_graph
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
-from jitbatch._errors import JitbatchError, SampleError
+from jitbatch._errors import JitbatchError
 from jitbatch._graph import Graph, Tables, ValueClass
 from jitbatch._record import Known, Recorder, describe_function, mutation_error
 from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identity
 from jitbatch._tracebacks import users_part
-from jitbatch._values import NUMBERS, described, is_array
 
 MAX_STRUCTURES = 16384
 """Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
@@ -43,31 +40,6 @@ MAX_PROGRAMS = 1024
 
 verify = False
 """Check every graph, schedule and plan that is made; tests switch it on."""
-
-
-_NUMBER = {kind: kind for kind in NUMBERS}
-_is_none = functools.partial(operator.is_, None)
-
-
-def describe_leaf(leaf: Any) -> Hashable:
-    """The type of an array leaf, as part of a key; None for what is not an array."""
-    kind = type(leaf)
-    if kind in NUMBERS:
-        return kind
-    if kind is np.ndarray and leaf.dtype.kind in "fiub":
-        return leaf.shape, leaf.dtype, False
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype, leaf.weak_type
-    if not is_array(leaf):
-        return None
-    return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
-
-
-def aval_of(leaf: Any) -> Any:
-    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    return _compat.make_aval(
-        aval.shape, jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True), aval.weak_type
-    )
 
 
 class SharedArguments:
@@ -150,50 +122,6 @@ def _fixed_key(leaf: Any) -> Hashable:
         return Identity(leaf)
 
 
-class Structure:
-    """A sample taken apart: its leaves, and the key under which samples are the same program."""
-
-    __slots__ = ("key", "leaves")
-
-    def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str]):
-        try:
-            self.leaves, treedef, statics = flatten_with_statics(sample)
-        except (RecursionError, SystemError) as error:
-            raise SampleError(
-                f"sample {index} is nested too deeply: Python's recursion limit is {sys.getrecursionlimit()}, and "
-                "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
-                "as arrays of nodes instead of nested containers"
-            ) from error
-        # Numbers are many: they are told from arrays without a loop in Python.
-        numbers = tuple(map(_NUMBER.get, map(type, self.leaves)))
-        others: tuple[Hashable, ...] = ()
-        if None in numbers:
-            others = tuple([describe_leaf(leaf) for leaf in itertools.compress(self.leaves, map(_is_none, numbers))])
-            if None in others:
-                raise _leaf_error(sample, index, names)
-        self.key = (treedef, statics, numbers, others)
-
-
-def described_leaves(structure: Any) -> Iterator[Any]:
-    """What `describe_leaf` said of each leaf of samples with this key."""
-    _, _, numbers, others = structure
-    remaining = iter(others)
-    return (next(remaining) if number is None else number for number in numbers)
-
-
-def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> SampleError:
-    for path, leaf in jax.tree_util.tree_flatten_with_path(sample)[0]:
-        if describe_leaf(leaf) is None:
-            name = names[path[0].idx]
-            place = f"{name}[{index}]{jax.tree_util.keystr(path[1:])}"
-            return SampleError(
-                f"sample {index}: {place} is {described(leaf)} of type {type(leaf).__name__}, which is not an array "
-                "or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, register its class with "
-                "jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
-            )
-    raise AssertionError("no leaf is at fault")
-
-
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Without Python's garbage collector, for a moment. A recording lets go of what it made when it ends; a collection
@@ -215,6 +143,7 @@ class Context:
         self.granularity = granularity
         self.tables = Tables(granularity)
         self.graphs = Cache(MAX_STRUCTURES)
+        self.samples = Cache(MAX_STRUCTURES)
         self.known = Known(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
@@ -229,6 +158,22 @@ class Context:
         many = many or len(tables.forms) > MAX_FORMS
         return many or len(tables.outlines) > MAX_STRUCTURES
 
+    def take_apart(self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Structure]:
+        """The structures of samples. One that cannot change is taken apart once."""
+        known = self.samples.get_all(map(identity, samples))
+        return [
+            one if one is not None and one.is_current() else Structure(sample, index, names)
+            for index, (sample, one) in enumerate(zip(samples, known, strict=True))
+        ]
+
+    def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
+        """The graphs of samples, recorded where their structures are new."""
+        tables = self.tables
+        return [
+            one.graph if one.graph is not None and one.graph.tables is tables else self.graph(one, i, shared, arguments)
+            for i, one in enumerate(structures)
+        ]
+
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         """The graph of a sample, recorded if its structure is new."""
         found = self.graphs.get(structure.key)
@@ -239,6 +184,10 @@ class Context:
             if verify:
                 found.verify()
             self.graphs.put(structure.key, found)
+        if cannot_change(structure.sample):
+            structure.graph, structure.inputs = found, found.input_rows.packed(structure.leaves)
+            self.samples.discard(identity(structure.sample))
+            self.samples.put(identity(structure.sample), structure)
         return found
 
     def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:

@@ -181,13 +181,18 @@ def _are_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray, others: np.ndar
 def first_of_equals(words: np.ndarray, among: np.ndarray) -> np.ndarray:
     """int [words]; where each word appears first among some of them, for the others their own place."""
     first = np.arange(len(words))
-    # Most words appear once: a table of counts tells, so that few have to be sorted.
     some = np.flatnonzero(among)
-    slot = words[some] & ((8 << len(some).bit_length()) - 1)
-    some = some[(np.bincount(slot, minlength=1) > 1)[slot]]
-    order = some[np.argsort(words[some], kind="stable")]
-    is_new = np.ones(len(order), bool)
-    is_new[1:] = words[order[1:]] != words[order[:-1]]
-    begin = np.flatnonzero(is_new)
-    first[order] = np.repeat(order[begin], np.diff(begin, append=len(order)))
+    # A table of where the words with the same lowest bits begin; only those that differ from the first are sorted.
+    slots = 2 << len(some).bit_length()
+    slot = words[some] & (slots - 1)
+    begins = np.empty(slots, np.int64)
+    begins[slot[::-1]] = some[::-1]  # the last entry counts
+    begin = begins[slot]
+    is_equal = words[begin] == words[some]
+    first[some] = np.where(is_equal, begin, some)
+    others = some[~is_equal]
+    if len(others):
+        order = others[np.argsort(words[others], kind="stable")]
+        begin = np.flatnonzero(np.append(True, words[order[1:]] != words[order[:-1]]))
+        first[order] = np.repeat(order[begin], np.diff(begin, append=len(order)))
     return first

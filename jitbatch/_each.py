@@ -15,13 +15,14 @@ import numpy as np
 
 from jitbatch import _compat, _varying
 from jitbatch._arguments import Arguments
-from jitbatch._context import Context, SharedArguments, Structure, call_watched
+from jitbatch._context import Context, SharedArguments, call_watched
 from jitbatch._graph import Tables
 from jitbatch._items import Items, split_items
 from jitbatch._plan import Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
 from jitbatch._record import describe_function
 from jitbatch._rows import ClosesOverTracer
+from jitbatch._structure import Structure
 from jitbatch._values import check_result
 
 

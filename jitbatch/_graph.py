@@ -6,10 +6,8 @@ have equal numbers in every graph and a batch of graphs can be concatenated with
 """
 
 import hashlib
-import math
-import operator
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,6 +21,7 @@ from jitbatch._canonical import Cell, Identity, SumCell, array_key
 from jitbatch._errors import VerifyError
 from jitbatch._items import Items, split_items
 from jitbatch._layers import find_layers
+from jitbatch._leaves import InputRows, find_input_rows
 from jitbatch._sources import Sources
 
 ROW = -1
@@ -256,24 +255,6 @@ class Tables:
 
 
 @dataclass(frozen=True, eq=False)
-class InputBlocks:
-    """The leaves of a sample that are used, each as a block of rows of one class.
-
-    Attributes:
-        of_input: int [inputs]; the block that each input is a row of.
-        block_class, rows: int [blocks]; the class of each block's rows, and how many there are.
-        leaves: for each class what takes the leaves that are its blocks, in order, out of all.
-        constants: those of the graph, which follow the sample's leaves.
-    """
-
-    of_input: np.ndarray
-    block_class: np.ndarray
-    rows: np.ndarray
-    leaves: tuple[tuple[int, Callable[[Sequence[Any]], Sequence[Any]]], ...]
-    constants: tuple[Any, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Graph:
     """What one sample computes.
 
@@ -365,27 +346,13 @@ class Graph:
         return np.array(sorted(numbers), np.int64)
 
     @cached_property
-    def input_blocks(self) -> "InputBlocks":
-        """The leaves that inputs are rows of."""
-        blocks: dict[tuple[int, int], int] = {}
-        of_input = [blocks.setdefault((leaf, depth), len(blocks)) for leaf, depth, _ in self.inputs.tolist()]
-        block_class = np.zeros(len(blocks), np.int64)
-        block_class[of_input] = self.value_class[: len(self.inputs)]
-        leaves: dict[int, list[int]] = {}
-        for (leaf, _), in_class in zip(blocks, block_class.tolist(), strict=True):
-            leaves.setdefault(in_class, []).append(leaf)
-        return InputBlocks(
-            of_input=np.array(of_input, np.int64),
-            block_class=block_class,
-            rows=np.array([math.prod(self.leaf_shapes[leaf][:depth]) for leaf, depth in blocks], np.int64),
-            leaves=tuple((in_class, _taking(members)) for in_class, members in leaves.items()),
-            constants=self.constants,
-        )
-
-    @cached_property
-    def input_rows(self) -> np.ndarray:
-        """int [3, inputs]; the class of each input, the block of leaves that it is a row of, and which row."""
-        return np.stack([self.value_class[: len(self.inputs)], self.input_blocks.of_input, self.inputs[:, 2]])
+    def input_rows(self) -> InputRows:
+        """Which leaves of a sample are used, and where the inputs are among their rows."""
+        classes = self.tables.classes
+        return find_input_rows(
+            self.inputs, self.value_class[: len(self.inputs)], lambda number: classes[number].dtype, self.leaf_shapes,
+            self.constants,
+        )  # fmt: skip
 
     @cached_property
     def out_classes(self) -> tuple[int, ...]:
@@ -444,13 +411,6 @@ class Graph:
             lines.append(f"  {made} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
         result = ", ".join(name(value) for value in self.outputs)
         return "\n".join([f"graph of {self.node_count} nodes", *lines, f"  return {result}"])
-
-
-def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes the items in some places out of a sequence, without a loop in Python if they are many."""
-    if len(places) == 1:
-        return operator.itemgetter(slice(places[0], places[0] + 1))
-    return operator.itemgetter(*places)
 
 
 def levels_of(producer: np.ndarray, operand_start: np.ndarray, operands: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from jitbatch._errors import OutputError, PlanError
 from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import pad_rows
 from jitbatch._items import common_item
+from jitbatch._leaves import Inputs
 from jitbatch._lowering import ArenaShape, Program
 from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
@@ -254,7 +255,7 @@ class Options:
 
 
 def make_plan(
-    owner: Any, shared_key: Any, call: Arguments, graphs: Sequence[Graph], leaves: Sequence[Sequence[Any]],
+    owner: Any, shared_key: Any, call: Arguments, graphs: Sequence[Graph], inputs: Sequence[Inputs],
     options: Options, like: Like | None = None, reason: str = "", verify: bool = False,
 ) -> Plan:  # fmt: skip
     """Plan a batch of at least one sample.
@@ -264,7 +265,7 @@ def make_plan(
         shared_key: the description of its shared arguments.
         call: how it is called.
         graphs: one for each sample.
-        leaves: the array leaves of each sample.
+        inputs: the leaves of each sample that are rows.
         like: the least that the plan is to have.
         reason: why these graphs and options were chosen.
     """
@@ -282,7 +283,7 @@ def make_plan(
     if not is_dispatch and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
         is_dispatch, reason = True, "cells have effects"
     types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch, tuple(sizes.nodes))
-    analysis = analyse(graphs, leaves, types, options.dedupe, sizes.shared)
+    analysis = analyse(graphs, inputs, types, options.dedupe, sizes.shared)
     if verify:
         verify_analysis(analysis)
     if is_dispatch:
@@ -327,8 +328,8 @@ def make_plan(
         rows=len(analysis.nodes),
         padded_rows=lowered.padded_rows,
     )
-    inputs = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
-    plan = Plan(inputs, lowered.tables, out_rows, ragged, np.array(counts, np.int32), interned(static), tuple(graphs))
+    rows_of = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
+    plan = Plan(rows_of, lowered.tables, out_rows, ragged, np.array(counts, np.int32), interned(static), tuple(graphs))
     if verify and name == "dispatch":
         _dispatch.verify_plan(plan)
     return plan

@@ -16,7 +16,7 @@ from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
 from jitbatch._compiles import logger
-from jitbatch._context import Context, SharedArguments, Structure, shared_difference
+from jitbatch._context import Context, SharedArguments, shared_difference
 from jitbatch._each import plan_each, sample_program
 from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._graph import Graph
@@ -27,6 +27,7 @@ from jitbatch._record import describe_function
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._shards import plan_shards, split
+from jitbatch._structure import Structure
 
 
 class Call:
@@ -164,25 +165,26 @@ class Planner:
     ) -> Plan:
         arguments, shared, first = call.arguments, call.shared, context
         names = [part.name for part in arguments.mapped]
-        structures = [Structure(sample, index, names) for index, sample in enumerate(call.samples)]
+        structures = context.take_apart(call.samples, names)
         leaves = [one.leaves for one in structures]
-
-        def known(of: Callable[..., Any], context: Context) -> list[Any]:
-            return [of(context, one, index, shared, arguments) for index, one in enumerate(structures)]
-
         way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
         choice = Choice(way)
-        graphs = [] if way.executor == "loop" else known(Context.graph, context)
+        graphs = [] if way.executor == "loop" else context.graphs_of(structures, shared, arguments)
         has_sizes = like is not None and not (isinstance(like, Plan) and like.static.executor == "loop")
         others = set() if has_sizes or shards is not None else self._others(way, context, shared, leaves)
         if others:
             single = partial(self._context, arguments, shared, granularity="op")
-            choice = context.chooser.choose(graphs, way, others, lambda: known(Context.graph, single()))
+            choice = context.chooser.choose(
+                graphs, way, others, lambda: single().graphs_of(structures, shared, arguments)
+            )
             if choice.way.granularity != context.granularity:
                 context = self._context(arguments, shared, granularity=choice.way.granularity)
-                graphs = known(Context.graph, context)
+                graphs = context.graphs_of(structures, shared, arguments)
         options = replace(self.options, executor=choice.way.executor)
-        programs = known(sample_program, context) if options.executor == "loop" else graphs
+        programs: list[Any] = graphs
+        if options.executor == "loop":
+            programs = [sample_program(context, one, i, shared, arguments) for i, one in enumerate(structures)]
+        inputs = [one.inputs_of(graph) for one, graph in zip(structures, graphs, strict=True)] if graphs else []
         emptied = arguments.emptied()
 
         def make(part: slice, like: Like | None) -> Plan:
@@ -191,7 +193,7 @@ class Planner:
                     self.owner, shared.key, context, programs[part], leaves[part], options.out, emptied, choice.reason
                 )
             return make_plan(
-                self.owner, shared.key, emptied, graphs[part], leaves[part], options, like, choice.reason,
+                self.owner, shared.key, emptied, graphs[part], inputs[part], options, like, choice.reason,
                 _context.verify,
             )  # fmt: skip
 

@@ -171,7 +171,7 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
         strict=True,
     )
     return [
-        Piece(*arrays, graph.input_rows, graph.input_blocks, own_needs, tuple(size))
+        Piece(*arrays, graph.input_rows, own_needs, tuple(size))
         for graph, arrays, own_needs, size in zip(graphs, apart, needs, sizes, strict=True)
     ]
 

@@ -29,7 +29,8 @@ def graphs_of(fun: Any, samples: list[Any]) -> tuple[list[Any], list[list[Any]]]
 
 def analysis_of(graphs: list[Any], leaves: list[list[Any]], dedupe: bool = True) -> Analysis:
     types = types_of(Profile().union(graphs), graphs, split=False)
-    return analyse(graphs, leaves, types, dedupe)
+    inputs = [graph.input_rows.taken(one) for graph, one in zip(graphs, leaves, strict=True)]
+    return analyse(graphs, inputs, types, dedupe)
 
 
 def vectors(*values: float) -> tuple[np.ndarray, ...]:

@@ -295,8 +295,8 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
 
 
 def test_levels_of_trees() -> None:
-    leaf = Dependency(1, [])
-    left, right = Dependency(2, [leaf, leaf]), Dependency(3, [Dependency(4, [leaf])])
+    leaf = Dependency(1, ())
+    left, right = Dependency(2, (leaf, leaf)), Dependency(3, (Dependency(4, (leaf,)),))
     assert levels_of([Pair(left, right, score_distribution(3.0))]) == (3, 4)
 
 

@@ -10,61 +10,11 @@ import numpy as np
 import pytest
 
 from jitbatch import Static, _context, jitbatch
-from jitbatch._context import SharedArguments, Structure, describe_leaf
-from jitbatch._errors import SampleError, VerifyError
+from jitbatch._context import SharedArguments
+from jitbatch._errors import VerifyError
 from jitbatch._graph import Graph
 
 X = np.float32([1.0, 2.0])
-
-
-def key(sample: Any) -> Any:
-    return Structure((sample,), 0, ["sample"]).key
-
-
-DIFFER = [
-    (1, 1.0),
-    (1, True),
-    (1.0, np.float32(1)),
-    (jnp.float32(1), jnp.asarray(1.0)),  # the second is weakly typed
-    (X, X[:1]),
-    (X, X.astype(np.int32)),
-    ((1.0, 2.0), [1.0, 2.0]),
-    ((1.0, (2.0, 3.0)), ((1.0, 2.0), 3.0)),
-    ({"a": 1.0}, {"b": 1.0}),
-    (None, ()),
-    (Static(1), Static(2)),
-    (Static(0.0), Static(-0.0)),
-    ((Static("a"), Static("b")), (Static("b"), Static("a"))),
-]
-EQUAL = [
-    (1.0, 2.0),
-    (X, jnp.asarray(X)),
-    (np.float32(1), jnp.float32(3)),
-    ({"a": 1.0, "b": 2}, {"b": 3, "a": 4.0}),
-    ((Static("a"), 1.0), (Static("a"), 2.0)),
-    (jax.random.key(0), jax.random.key(1)),
-]
-
-
-@pytest.mark.parametrize(("one", "other"), DIFFER, ids=repr)
-def test_different_structures(one: Any, other: Any) -> None:
-    assert key(one) != key(other)
-
-
-@pytest.mark.parametrize(("one", "other"), EQUAL, ids=repr)
-def test_equal_structures(one: Any, other: Any) -> None:
-    assert key(one) == key(other)
-    assert hash(key(one)) == hash(key(other))
-
-
-def test_static_values_are_part_of_the_hash() -> None:
-    assert len({hash(key((Static(i), 1.0))) for i in range(50)}) > 40
-
-
-def test_a_leaf_that_is_no_array_is_named_by_its_path() -> None:
-    sample = (1.0, {"a": [2.0, "text"]})
-    with pytest.raises(SampleError, match=r"sample 3: tree\[3\]\['a'\]\[1\] is 'text' of type str"):
-        Structure(sample, 3, ["x", "tree"])
 
 
 def test_shared_arguments_are_rebuilt_with_what_is_no_array() -> None:
@@ -88,13 +38,6 @@ def test_what_is_no_array_is_part_of_the_key_of_shared_arguments() -> None:
     unhashable: set[int] = {1}
     assert shared_key(unhashable) == shared_key(unhashable)
     assert shared_key(unhashable) != shared_key({1})
-
-
-def test_descriptions_of_leaves() -> None:
-    assert describe_leaf(1) is int
-    assert describe_leaf(True) is bool
-    assert describe_leaf("text") is None
-    assert describe_leaf(X) == describe_leaf(jnp.asarray(X)) == ((2,), np.dtype("float32"), False)
 
 
 def counted(fun: Any, **options: Any) -> tuple[Any, list[None]]:

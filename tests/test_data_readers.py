@@ -124,8 +124,8 @@ def sick_folder(write, **changes):
 def test_sick(write):
     words = Vocabulary()
     first, second = read_sick(sick_folder(write), words)
-    assert first.left == Dependency(3, [Dependency(2, [Dependency(1, [])])])
-    assert first.right == Dependency(words["It"], [])
+    assert first.left == Dependency(3, (Dependency(2, (Dependency(1, ()),)),))
+    assert first.right == Dependency(words["It"], ())
     assert second.right == first.left
     assert first.target.tolist() == [0, 0, 0, 0.5, 0.5]
     assert [first.score, second.score] == [4.5, 1.0]
@@ -170,7 +170,7 @@ def test_conllu(write):
     first, second = read_conllu(write("\n".join(["", *DONT, "", "", *yes])))
     assert first == Parsed(["Do", "n't", "."], ["AUX", "PART", "PUNCT"], [0, 1, 1], ["root", "advmod", "punct"])
     assert second.words == ["Yes"]
-    assert first.tree(Vocabulary()) == Dependency(1, [Dependency(2, []), Dependency(3, [])])
+    assert first.tree(Vocabulary()) == Dependency(1, (Dependency(2, ()), Dependency(3, ())))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ class Dependency(NamedTuple):
     """A word and what depends on it."""
 
     token: int
-    children: list["Dependency"]
+    children: tuple["Dependency", ...]
 
 
 class Pair(NamedTuple):
@@ -55,14 +55,19 @@ def dependency_tree(tokens: Sequence[int], heads: Sequence[int]) -> Dependency:
         ValueError: these are not the heads of a tree.
 
     >>> dependency_tree([7, 8, 9], [2, 0, 2])
-    Dependency(token=8, children=[Dependency(token=7, children=[]), Dependency(token=9, children=[])])
+    Dependency(token=8, children=(Dependency(token=7, children=()), Dependency(token=9, children=())))
     """
     check_heads(heads, len(tokens))
-    nodes = [Dependency(token, []) for token in tokens]
-    for node, head in zip(nodes, heads, strict=True):
-        if head:
-            nodes[head - 1].children.append(node)
-    return nodes[list(heads).index(0)]
+    children: list[list[int]] = [[] for _ in range(len(tokens) + 1)]  # of the root's place, 0, and of each word
+    for position, head in enumerate(heads, 1):
+        children[head].append(position)
+    order = [0]
+    for position in order:
+        order += children[position]
+    made: dict[int, Dependency] = {}
+    for position in reversed(order[1:]):
+        made[position] = Dependency(tokens[position - 1], tuple(made[child] for child in children[position]))
+    return made[order[1]]
 
 
 def check_heads(heads: Sequence[int], words: int) -> None:

@@ -1,0 +1,147 @@
+"""Structures: samples taken apart into leaves, and the key under which samples are the same program."""
+
+import functools
+import itertools
+import operator
+import sys
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch import _compat
+from jitbatch._errors import SampleError
+from jitbatch._leaves import Inputs
+from jitbatch._static import Static, flatten_with_statics
+from jitbatch._values import NUMBERS, described, is_array
+
+_NUMBER = {kind: kind for kind in NUMBERS}
+_is_none = functools.partial(operator.is_, None)
+
+
+def describe_leaf(leaf: Any) -> Hashable:
+    """The type of an array leaf, as part of a key; None for what is not an array."""
+    kind = type(leaf)
+    if kind in NUMBERS:
+        return kind
+    if kind is np.ndarray and leaf.dtype.kind in "fiub":
+        return leaf.shape, leaf.dtype, False
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, leaf.weak_type
+    if not is_array(leaf):
+        return None
+    return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+
+
+def aval_of(leaf: Any) -> Any:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    return _compat.make_aval(
+        aval.shape, jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True), aval.weak_type
+    )
+
+
+class Structure:
+    """A sample taken apart.
+
+    Attributes:
+        sample: the sample.
+        leaves: its leaves.
+        arrays: the leaves that are not numbers.
+        key: what is the same for samples that are the same program.
+        graph: its graph, where that is known already; of one context (see `_context`).
+        inputs: its leaves as input rows of that graph (see `_leaves`).
+    """
+
+    __slots__ = ("arrays", "graph", "inputs", "key", "leaves", "sample")
+
+    def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str]):
+        try:
+            self.leaves, treedef, statics = flatten_with_statics(sample)
+        except (RecursionError, SystemError) as error:
+            raise SampleError(
+                f"sample {index} is nested too deeply: Python's recursion limit is {sys.getrecursionlimit()}, and "
+                "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
+                "as arrays of nodes instead of nested containers"
+            ) from error
+        # Numbers are many: they are told from arrays without a loop in Python.
+        numbers = tuple(map(_NUMBER.get, map(type, self.leaves)))
+        self.arrays = list(itertools.compress(self.leaves, map(_is_none, numbers))) if None in numbers else []
+        others = tuple(map(describe_leaf, self.arrays))
+        if None in others:
+            raise _leaf_error(sample, index, names)
+        self.key = (treedef, statics, numbers, others)
+        self.sample = sample
+        self.graph: Any = None
+        self.inputs: Any = None
+
+    def inputs_of(self, graph: Any) -> Inputs:
+        """The leaves that are rows of a graph."""
+        return self.inputs if graph is self.graph else graph.input_rows.taken(self.leaves)
+
+    def is_current(self) -> bool:
+        """Whether a sample that `cannot_change` still has this key: NumPy lets an array take another shape."""
+        return tuple(map(describe_leaf, self.arrays)) == self.key[3]
+
+
+MOST_BYTES = 4096
+"""What the arrays of a sample may take at most, for the sample to be remembered."""
+
+
+def identity(sample: tuple[Any, ...]) -> Hashable:
+    """What tells a sample from all others that exist."""
+    return id(sample[0]) if len(sample) == 1 else tuple(map(id, sample))
+
+
+def cannot_change(sample: tuple[Any, ...]) -> bool:
+    """Whether a sample will have the same leaves whenever it is taken apart, and is small: tuples of numbers, of
+    `Static` and of NumPy's arrays (what is in an array may change)."""
+    remaining = list(sample)
+    size = 0
+    while remaining:
+        part = remaining.pop()
+        kind = type(part)
+        if kind in _FIXED or isinstance(part, np.generic):
+            continue
+        if kind is np.ndarray:
+            size += part.nbytes
+        elif kind is tuple or (isinstance(part, tuple) and _is_named_tuple(kind, part)):
+            remaining += part
+        else:
+            return False
+    return size <= MOST_BYTES
+
+
+_FIXED = NUMBERS | {Static, type(None)}
+_named_tuples: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
+
+
+def _is_named_tuple(kind: type, part: tuple[Any, ...]) -> bool:
+    """Whether JAX takes instances of a class apart as it does named tuples, and not in a way of their own."""
+    found = _named_tuples.get(kind)
+    if found is None:
+        items, treedef = jax.tree.flatten(part, is_leaf=lambda item: item is not part)
+        found = len(items) == len(part) and all(map(operator.is_, items, part)) and treedef.node_data() == (kind, None)
+        _named_tuples[kind] = found
+    return found
+
+
+def described_leaves(structure: Any) -> Iterator[Any]:
+    """What `describe_leaf` said of each leaf of samples with this key."""
+    _, _, numbers, others = structure
+    remaining = iter(others)
+    return (next(remaining) if number is None else number for number in numbers)
+
+
+def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> SampleError:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(sample)[0]:
+        if describe_leaf(leaf) is None:
+            name = names[path[0].idx]
+            place = f"{name}[{index}]{jax.tree_util.keystr(path[1:])}"
+            return SampleError(
+                f"sample {index}: {place} is {described(leaf)} of type {type(leaf).__name__}, which is not an array "
+                "or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, register its class with "
+                "jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
+            )
+    raise AssertionError("no leaf is at fault")
