@@ -72,10 +72,7 @@ class Analysis:
 
     def place_merged(self, value_row: np.ndarray) -> None:
         """Enter the rows of merged values: they lie where their leaders' do."""
-        nodes = np.flatnonzero(self.leader != np.arange(len(self.leader)))
-        made = self.batch.made[self.batch.type[nodes]]
-        first = self.batch.first_value
-        value_row[ranges(first[nodes], made)] = value_row[ranges(first[self.leader[nodes]], made)]
+        value_row[self.batch.node_values] = value_row[self.batch.values_of(self.leader)]
 
     def operand_rows(self, nodes: np.ndarray, value_row: np.ndarray, count: int) -> np.ndarray:
         """int [operands, nodes]; where the operands of some nodes lie, which read `count` values each."""

@@ -75,11 +75,20 @@ class Batch:
     outputs: np.ndarray
 
     @cached_property
+    def node_values(self) -> np.ndarray:
+        """int; the values that nodes make, node after node."""
+        return ranges(self.first_value, self.made[self.type])
+
+    def values_of(self, leader: np.ndarray) -> np.ndarray:
+        """The values that correspond to `node_values` if other nodes of the same types take the place of all nodes."""
+        away = self.first_value[leader] - self.first_value
+        return self.node_values + np.repeat(away, self.made[self.type])
+
+    @cached_property
     def producer(self) -> np.ndarray:
         """int [values]; the node that makes each value, -1 for inputs and shared values."""
         producer = np.full(self.values, -1)
-        made = self.made[self.type]
-        producer[ranges(self.first_value, made)] = np.repeat(np.arange(len(made)), made)
+        producer[self.node_values] = np.repeat(np.arange(len(self.type)), self.made[self.type])
         return producer
 
 

@@ -92,15 +92,33 @@ def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> n
     own = np.arange(len(batch.type))
     leader = first_of_equals(digests(batch.shapes, value_key[batch.input_values]), may_merge)
     key = value_key.copy()
-    merged = np.flatnonzero(leader != own)
-    _merge_keys(batch, key, merged, leader[merged])
-    if np.any(batch.level[merged] != batch.level[leader[merged]]) or not _are_equal(batch, key, merged, leader[merged]):
-        leader, key = own, value_key.copy()  # different shapes or inputs have the same digest
-    nodes = np.flatnonzero(may_merge & (leader == own))
-    first = _first_equal(batch, key, nodes)
-    if np.array_equal(first, nodes):
+    key[batch.node_values] = value_key[batch.values_of(leader)]
+    operand_key = key[batch.operands]
+    if not _are_all_equal(batch, operand_key, leader):
+        leader, operand_key = own, value_key[batch.operands]  # different shapes or inputs have the same digest
+        key = value_key.copy()
+    total = np.zeros(len(operand_key) + 1, np.int64)
+    np.cumsum(mixed(operand_key ^ batch.place), out=total[1:])
+    first = first_of_equals(mixed(np.diff(total[batch.operand_start]) + batch.type), may_merge)
+    if np.array_equal(first, leader):
         return leader
+    nodes = np.flatnonzero((first != leader) & (leader == own))
+    first = first[nodes]
+    if not _are_equal(batch, key, nodes, first):
+        nodes = np.flatnonzero(may_merge & (leader == own))  # different calls have the same digest
+        first = _first_equal(batch, key, nodes)
     return _merge_readers(batch, key, may_merge, leader, nodes, first)
+
+
+def _are_all_equal(batch: Batch, operand_key: np.ndarray, leader: np.ndarray) -> bool:
+    """Whether all nodes are on the level of their leaders, have their types, and read values of the same keys."""
+    start = batch.operand_start
+    counts = np.diff(start)
+    same = [np.array_equal(one[leader], one) for one in (batch.type, batch.level, counts)]
+    if not all(same):
+        return False
+    of_leader = np.arange(len(operand_key)) + np.repeat(start[leader] - start[:-1], counts)
+    return np.array_equal(operand_key[of_leader], operand_key)
 
 
 FEW = 4
@@ -154,7 +172,7 @@ def _first_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray) -> np.ndarray
     total = np.zeros(len(at) + 1, np.int64)
     np.cumsum(mixed(key[batch.operands[at]] ^ batch.place[at]), out=total[1:])
     sums = np.diff(total[np.append(0, np.cumsum(counts))])
-    first = nodes[first_of_equals(mixed(sums + batch.type[nodes]), np.ones(len(nodes), bool))]
+    first = nodes[first_of_equals(mixed(sums + batch.type[nodes]))]
     is_other = first != nodes
     if _are_equal(batch, key, nodes[is_other], first[is_other]):
         return first
@@ -178,19 +196,20 @@ def _are_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray, others: np.ndar
     return np.array_equal(key[ours], key[theirs])
 
 
-def first_of_equals(words: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """int [words]; where each word appears first among some of them, for the others their own place."""
-    first = np.arange(len(words))
-    some = np.flatnonzero(among)
+def first_of_equals(words: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """int [words]; where each word appears first, or first among some of them; for the others their own place."""
+    own = np.arange(len(words))
+    if among is not None and not among.all():
+        some = np.flatnonzero(among)
+        own[some] = some[first_of_equals(words[some])]
+        return own
     # A table of where the words with the same lowest bits begin; only those that differ from the first are sorted.
-    slots = 2 << len(some).bit_length()
-    slot = words[some] & (slots - 1)
+    slots = 2 << len(words).bit_length()
+    slot = words & (slots - 1)
     begins = np.empty(slots, np.int64)
-    begins[slot[::-1]] = some[::-1]  # the last entry counts
-    begin = begins[slot]
-    is_equal = words[begin] == words[some]
-    first[some] = np.where(is_equal, begin, some)
-    others = some[~is_equal]
+    begins[slot[::-1]] = own[::-1]  # the last entry counts
+    first = begins[slot]
+    others = np.flatnonzero(words[first] != words)
     if len(others):
         order = others[np.argsort(words[others], kind="stable")]
         begin = np.flatnonzero(np.append(True, words[order[1:]] != words[order[:-1]]))

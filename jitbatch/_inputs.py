@@ -80,10 +80,12 @@ def _stack_on_host(arrays: Sequence[Any], rows: int, value_class: ValueClass) ->
         data = [key_bits(key) for key in arrays]
         shapes = [(*_rows_shape(key, value_class), d.shape[-1]) for key, d in zip(arrays, data, strict=True)]
         return np.concatenate([d.reshape(shape) for d, shape in zip(data, shapes, strict=True)])
-    if NUMBERS.issuperset(set(map(type, arrays))):
+    kinds = set(map(type, arrays))
+    if NUMBERS.issuperset(kinds):
         return np.array(arrays, value_class.dtype)  # numbers are many and small: all at once
-    together = numbers_together(arrays, value_class.dtype)
-    flat = np.concatenate([np.asarray(array, value_class.dtype).ravel() for array in together])
+    if not NUMBERS.isdisjoint(kinds):
+        arrays = list(numbers_together(arrays, value_class.dtype))
+    flat = np.concatenate([np.asarray(array, value_class.dtype).ravel() for array in arrays])
     return flat.reshape(rows, *value_class.shape)
 
 

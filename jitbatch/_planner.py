@@ -70,7 +70,7 @@ class Planner:
                 "...) that it closes over. A plan outlives the transformation: pass that value as a shared argument "
                 "instead, or call .batch on the samples inside it"
             ) from None
-        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan)):
+        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan.inputs)):
             raise PlanError(
                 "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
                 "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"

@@ -223,13 +223,12 @@ def test_a_chain_that_shapes_miss_is_looked_at_node_by_node(monkeypatch: pytest.
     reads = [[0, 0], [1, 2], *([3 + node] for node in range(2 * depth))]
     leader = merged([0, 0, *[1] * (2 * depth)], reads, [True, True], [7, 7, 7])
     assert leader.tolist() == [node - node % 2 for node in range(2 * depth + 2)]
-    assert looked_at[0] == 2 * depth + 2
-    assert sum(looked_at[1:]) <= 2 * depth
+    assert 0 < sum(looked_at) <= 2 * depth
 
 
 def test_shapes_alone_find_equal_phrases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees over words, with a label for each node that comes after all words."""
-    monkeypatch.setattr(_dedupe, "_first_equal", lambda batch, key, nodes: nodes)
+    monkeypatch.setattr(_dedupe, "_merge_readers", None)
     words, labels = [[0], [1], [10, 11], [2], [3], [13, 14]], [[10 + node, 4 + node] for node in range(6)]
     keys = [3, 4, 3, 4, 0, 0, 1, 0, 0, 1]
     leader = merged([0, 0, 1, 0, 0, 1, *[2] * 6], words + labels, [True] * 3, keys)
