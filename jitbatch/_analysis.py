@@ -64,11 +64,11 @@ class Analysis:
         """int [classes]; where the rows of nodes can begin."""
         return np.array([len(rows) for rows in self.shared_rows]) + self.packed.counts
 
-    def place(self, value_row: np.ndarray, nodes: np.ndarray, rows: Sequence[np.ndarray]) -> None:
-        """Enter the rows of what some nodes of one type make: `rows` has an array for each output of the type."""
+    def place(self, value_row: np.ndarray, nodes: np.ndarray, starts: Sequence[int]) -> None:
+        """Enter the rows of what some nodes of one type make: those of each output begin at one of `starts`."""
         first = self.batch.first_value[nodes]
-        for output, here in enumerate(rows):
-            value_row[first + output] = here
+        for output, start in enumerate(starts):
+            value_row[first + output] = np.arange(start, start + len(nodes))
 
     def place_merged(self, value_row: np.ndarray) -> None:
         """Enter the rows of merged values: they lie where their leaders' do."""

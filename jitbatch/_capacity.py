@@ -15,8 +15,8 @@ import jax
 
 from jitbatch import _compat
 from jitbatch._errors import PlanError
-from jitbatch._fused import LoopSizes, Sizes
 from jitbatch._graph import Edge, Graph, Kind, Tables, ValueClass
+from jitbatch._sizes import LoopSizes, Sizes
 from jitbatch._structure import described_leaves
 from jitbatch._types import Origin, Profile
 

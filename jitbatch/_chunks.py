@@ -17,6 +17,7 @@ LAUNCH = 6
 weights stay in the caches from chunk to chunk (256 x 640: 8 us for one row, 28 for 8, 110 for 32, 430 for 128)."""
 
 
+@lru_cache(maxsize=4096)
 def widths_for(largest: int, least: int = 0) -> tuple[int, ...]:
     """The widths of a loop with up to so many nodes of a type in a round, and with room for chunks of `least`."""
     used = chunks_of(np.arange(min(largest, WIDTHS[-1]) + 1), WIDTHS).any(axis=0)

@@ -109,7 +109,7 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
             out_starts.append(next_row[out_class])
             capacity[out_class] = max(capacity[out_class], next_row[out_class] + width)
             next_row[out_class] += len(nodes)
-        analysis.place(value_row, nodes, [start + np.arange(len(nodes)) for start in out_starts])
+        analysis.place(value_row, nodes, out_starts)
         steps.append(StepShape(kind, width))
         members.append(nodes)
         starts.append(np.array(out_starts, np.int32))

@@ -156,6 +156,7 @@ class Tables:
         self._ends: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self._aval_classes: dict[int, int] = {}
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
+        self._class_orders: dict[int, tuple[Any, ...]] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
@@ -192,7 +193,10 @@ class Tables:
 
     def class_order(self, number: int) -> tuple[Any, ...]:
         """A key that orders value classes in the same way whatever was recorded first."""
-        return self.classes[number].shape, str(self.classes[number].dtype)
+        found = self._class_orders.get(number)
+        if found is None:
+            found = self._class_orders[number] = self.classes[number].shape, str(self.classes[number].dtype)
+        return found
 
     def share(self, entry: SharedValue, aval: Any) -> int:
         """The number of a shared value."""

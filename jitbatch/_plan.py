@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _compat, _dispatch, _fused
+from jitbatch import _compat, _dispatch, _fuse
 from jitbatch._analysis import analyse
 from jitbatch._arguments import Arguments
 from jitbatch._capacity import Capacity, capacity_of
 from jitbatch._errors import OutputError, PlanError
+from jitbatch._fused import FusedProgram
 from jitbatch._graph import Graph, Tables
 from jitbatch._inputs import pad_rows
 from jitbatch._items import common_item
@@ -22,6 +23,7 @@ from jitbatch._lowering import ArenaShape, Program
 from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
+from jitbatch._sizes import Sizes
 from jitbatch._types import Types, known_types, types_of
 from jitbatch._verify import verify_analysis, verify_lowered
 
@@ -143,7 +145,7 @@ class Plan:
     def like(self) -> "Like":
         """What a plan like this one is to have at least."""
         program = self.static.program
-        sizes = program.sizes if isinstance(program, _fused.FusedProgram) else _fused.Sizes()
+        sizes = program.sizes if isinstance(program, FusedProgram) else Sizes()
         if self.ragged is None:
             return Like(sizes)
         return Like(sizes, self.ragged.mask.shape[-1], (self.static.out_trees[0], self.static.out_classes))
@@ -190,7 +192,7 @@ class Plan:
     def capacity(self) -> Capacity:
         """What the plan has room for, to be saved and given back as `f.plan(..., like=capacity)`."""
         program = self.static.program
-        if not isinstance(program, _fused.FusedProgram):
+        if not isinstance(program, FusedProgram):
             raise PlanError(f"a plan for the {self.static.executor} executor has the sizes of its batch, no capacity")
         cells = [block.kind.cell.name for block in program.blocks]
         return capacity_of(program.sizes, cells, self.like.items, self.static.tables)
@@ -233,7 +235,7 @@ def interned(static: PlanStatic) -> PlanStatic:
 class Like(NamedTuple):
     """What a plan is to have at least: sizes, items of ragged outputs, and if none has any, the shape of an item."""
 
-    sizes: _fused.Sizes
+    sizes: Sizes
     items: int = 0
     item: tuple[Any, tuple[int, ...]] | None = None
 
@@ -270,7 +272,7 @@ def make_plan(
         reason: why these graphs and options were chosen.
     """
     tables = graphs[0].tables
-    like = like or Like(_fused.Sizes())
+    like = like or Like(Sizes())
     sizes = like.sizes
     out_trees, out_classes = outputs_of(graphs, tables, options.out, like.item)
     policy = POLICIES[options.policy]
@@ -289,7 +291,7 @@ def make_plan(
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
-        name, lowered = "fused", _fused.lower(analysis, policy, sizes, options.static_loops, verify)
+        name, lowered = "fused", _fuse.lower(analysis, policy, sizes, options.static_loops, verify)
 
     if verify:
         verify_lowered(analysis, lowered)

@@ -23,12 +23,13 @@ from jitbatch._canonical import array_key, key_bits
 from jitbatch._capacity import CHANGED, Names, capacity_of, find_name, sizes_of
 from jitbatch._dispatch import DispatchProgram, StepShape
 from jitbatch._errors import PlanError
-from jitbatch._fused import FusedProgram, SingleShape, Sizes
+from jitbatch._fused import FusedProgram, SingleShape
 from jitbatch._graph import Graph, Interned, Kind, Tables, ValueClass
 from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
+from jitbatch._sizes import Sizes
 from jitbatch._types import types_of
 from jitbatch._version import __version__
 

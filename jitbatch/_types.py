@@ -78,6 +78,7 @@ class Types:
         kinds: the kind of each type.
         of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
         made: int [types]; how many values a node of each type makes.
+        reads, writes: for each type the value classes of its row operands, and of its outputs.
         origins: where each type comes from.
         phases: the types of each phase, and whether it is a loop.
         edges: which types read which.
@@ -90,6 +91,8 @@ class Types:
     kinds: tuple[Kind, ...]
     of_kind: np.ndarray
     made: np.ndarray
+    reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...], ...]
     origins: tuple[Origin, ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
     edges: frozenset[tuple[int, int]]
@@ -156,6 +159,8 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
         kinds=tuple(tables.kinds[number] for number in numbers),
         of_kind=of_kind,
         made=np.array([len(tables.kind_classes[number]) for number in numbers], np.int64),
+        reads=tuple(_classes_read(tables.kinds[number], tables) for number in numbers),
+        writes=tuple(tables.kind_classes[number] for number in numbers),
         origins=tuple(origins[number] for number in numbers),
         phases=tuple(find_phases(len(numbers), pairs)),
         edges=frozenset(pairs),
@@ -166,6 +171,11 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
             for number, kind in kind_of.items()
         },
     )
+
+
+def _classes_read(kind: Kind, tables: Tables) -> tuple[int, ...]:
+    rows = zip(kind.cell.in_avals, kind.binding, strict=True)
+    return tuple(tables.class_of(aval) for aval, bound in rows if bound == ROW)
 
 
 def _exemplars(graphs: Sequence[Graph]) -> tuple[Graph, ...]:

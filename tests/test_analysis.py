@@ -104,7 +104,7 @@ def test_operands_are_found_where_values_are_placed() -> None:
     graphs, leaves = graphs_of(chain, [vectors(1, 2)])
     analysis = analysis_of(graphs, leaves)
     value_row = analysis.value_row.copy()
-    analysis.place(value_row, analysis.nodes, [np.array([10, 11])])
+    analysis.place(value_row, analysis.nodes, [10])
     analysis.place_merged(value_row)
     (kind,) = analysis.types.kinds
     rows = analysis.operand_rows(analysis.nodes, value_row, kind.rows)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitbatch import _analysis, _fused, _plan, jitbatch
+from jitbatch import _analysis, _fuse, _plan, jitbatch
 from jitbatch._errors import VerifyError
 
 W = jnp.ones(2)
@@ -55,8 +55,8 @@ def test_two_values_in_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         lowered = original(*args)
         return replace(lowered, value_row=np.minimum(lowered.value_row, lowered.value_row.max() - 1))
 
-    original = _fused.lower
-    monkeypatch.setattr(_plan._fused, "lower", lower)
+    original = _fuse.lower
+    monkeypatch.setattr(_plan._fuse, "lower", lower)
     with pytest.raises(VerifyError, match="two values lie in one row"):
         plan()
 
@@ -73,6 +73,6 @@ def test_pieces_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fused, "rounds_of_layers", lambda layers, needs: np.zeros((len(layers), max(layers)), int))
+    monkeypatch.setattr(_fuse, "rounds_of_layers", lambda layers, needs: np.zeros((len(layers), max(layers)), int))
     with pytest.raises(VerifyError, match="after what it reads"):
         plan()

@@ -1,0 +1,334 @@
+"""From an analysed batch to a fused program: rows for what nodes make, and the tables of each phase (see `_fused`)."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch._analysis import Analysis
+from jitbatch._chunks import chunks_of, overshoot, widths_for
+from jitbatch._compat import is_float
+from jitbatch._edges import Edges
+from jitbatch._errors import VerifyError
+from jitbatch._fused import FusedProgram, SingleShape
+from jitbatch._loop import Block, LoopShape
+from jitbatch._lowering import ArenaShape, Lowered, round_up
+from jitbatch._pairs import stable_order
+from jitbatch._phases import rounds_of, rounds_of_layers
+from jitbatch._schedule import LAYERED, Policy
+from jitbatch._sizes import LoopSizes, Sizes, size_of
+from jitbatch._types import Origin
+
+
+def lower(
+    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False, verify: bool = False
+) -> Lowered:
+    """Phases, with tables for this batch and room for at least `sizes`."""
+    return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify).lower()
+
+
+class Single(NamedTuple):
+    """A phase that is not a loop, whose nodes have rows: its type, its block, and its nodes."""
+
+    type: int
+    block: Block
+    nodes: np.ndarray
+
+
+class Loop(NamedTuple):
+    """A loop whose nodes have rows: its types, and for each type its block, its nodes in the order of execution, their
+    rounds, and where it comes from; how many rows chunks may write too much; and the widths that chunks can have."""
+
+    types: tuple[int, ...]
+    blocks: list[Block]
+    nodes: list[np.ndarray]
+    rounds: list[np.ndarray]
+    origins: list[Origin]
+    margin: int
+    widths: tuple[int, ...]
+
+
+class Lowering:
+    """Makes the phases and tables of a batch."""
+
+    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, static_loops: bool, verify: bool):
+        self.analysis = analysis
+        self.tables = analysis.tables
+        self.types = types = analysis.types
+        self.policy = policy
+        self.least = least
+        self.static_loops = static_loops
+        self.verify = verify
+        self.value_row = analysis.value_row.copy()
+        self.steps = self.launches = self.padded_rows = self.bound = 0
+        self.nodes: dict[Origin, int] = {}
+        self.terms: dict[Origin, int] = {}
+        self.loops: dict[frozenset[Origin], LoopSizes] = {}
+        self.type = analysis.batch.type[analysis.nodes]
+        self.round = self._rounds()
+        # The distinct nodes in the order in which the rows of their types lie, and where those of a type end.
+        rounds = int(self.round.max(initial=0)) + 1
+        self.order = stable_order(self.type * rounds + self.round, len(types.kinds) * rounds)
+        self.ends = np.cumsum(np.bincount(self.type, minlength=len(types.kinds))).tolist()
+
+        counts = analysis.packed.counts.tolist()
+        self.inputs = {c: _size(n, least.inputs.get(c, 0)) for c, n in enumerate(counts)}
+        self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in self.inputs]
+        used = {c for c, rows in enumerate(self.next_row) if rows}
+        self.arena_classes = sorted(used.union(*types.writes), key=self.tables.class_order)
+        self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
+
+    def _rounds(self) -> np.ndarray:
+        """The round of each distinct node that runs in a loop."""
+        analysis, types = self.analysis, self.types
+        layer = analysis.batch.layer[analysis.nodes]
+        rounds = np.zeros(len(layer), np.int64)
+        counts = np.zeros(len(types.kinds), np.int64)
+        np.maximum.at(counts, self.type, layer + 1)
+        self.bound = int(counts.sum())
+        loops = [members for members, is_loop in types.phases if is_loop]
+        needs = np.zeros((4, 0), np.int64)
+        if self.policy in LAYERED and any(len(members) > 1 for members in loops):
+            needs = np.concatenate([piece.needs for piece in analysis.pieces], axis=1)
+        for members in loops:
+            place = np.full(len(types.kinds), -1)
+            place[list(members)] = np.arange(len(members))
+            here = np.flatnonzero(place[self.type] >= 0)
+            table = None
+            if self.policy in LAYERED:
+                own = needs[:, place[needs[0]] >= 0]
+                own[[0, 2]] = place[own[[0, 2]]]
+                table = rounds_of_layers(counts[list(members)].tolist(), own)
+            if table is not None:
+                rounds[here] = table[place[self.type[here]], layer[here]]
+            else:
+                rounds[here] = rounds_of(analysis.problem, here, members, self.policy, self.verify)
+            if self.verify:
+                self._verify_rounds(rounds, place)
+        return rounds
+
+    def _verify_rounds(self, rounds: np.ndarray, place: np.ndarray) -> None:
+        """Check that a node of a loop runs after what it reads in the loop; `place` is that of types in a round."""
+        problem = self.analysis.problem
+        inside = (place[problem.type[problem.reader]] >= 0) & (place[problem.type[problem.read]] >= 0)
+        when = rounds * len(place) + place[problem.type]
+        if np.any(when[problem.reader[inside]] <= when[problem.read[inside]]):
+            raise VerifyError("rounds: a node of a loop runs after what it reads")
+
+    def lower(self) -> Lowered:
+        placed = [
+            self._place_loop(types) if is_loop else self._place_single(types[0]) for types, is_loop in self.types.phases
+        ]
+        self.analysis.place_merged(self.value_row)
+        lowered = [self._lower_loop(one) if isinstance(one, Loop) else self._lower_single(one) for one in placed]
+        shapes, tables = zip(*lowered, strict=True) if lowered else ((), ())
+        arenas = tuple(
+            ArenaShape(c, self.analysis.shared_rows[c], self.inputs[c], max(self.next_row[c], 1))
+            for c in self.arena_classes
+        )
+        sizes = Sizes(
+            profile=self.types.profile,
+            exemplars=self.types.exemplars,
+            nodes=self.nodes,
+            terms=self.terms,
+            inputs=self.inputs,
+            shared=frozenset(number for rows in self.analysis.shared_rows for number in rows),
+            loops=self.loops,
+        )
+        program = FusedProgram(tuple(shapes), sizes)
+        return Lowered(
+            program, tuple(tables), arenas, self.value_row, self.steps, self.bound, self.launches, self.padded_rows
+        )
+
+    # Rows for what nodes make
+
+    def _ordered(self, number: int) -> np.ndarray:
+        """The distinct nodes of a type, as numbers among the distinct nodes."""
+        return self.order[self.ends[number - 1] if number else 0 : self.ends[number]]
+
+    def _place_single(self, number: int) -> Single:
+        nodes = self.analysis.nodes[self._ordered(number)]
+        block = self._block(number, nodes)
+        self.steps += len(nodes) > 0
+        self.launches += len(nodes) > 0
+        self.padded_rows += block.capacity
+        self.analysis.place(self.value_row, nodes, block.starts)
+        return Single(number, block, nodes)
+
+    def _block(self, number: int, nodes: np.ndarray, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
+        kind, origin = self.types.kinds[number], self.types.origins[number]
+        capacity = self.nodes[origin] = _size(len(nodes), size_of(self.least.nodes, origin))
+        terms = 0
+        if kind.is_variadic:
+            starts = self.analysis.batch.operand_start
+            count = int((starts[nodes + 1] - starts[nodes]).sum())
+            terms = self.terms[origin] = _size(count, size_of(self.least.terms, origin))
+        starts_of_outputs = []
+        for out_class in self.types.writes[number]:
+            starts_of_outputs.append(self.next_row[out_class])
+            self.next_row[out_class] += capacity + 2 * margin
+        fitting = tuple(width for width in widths if width <= capacity + 2 * margin)
+        return Block(kind, capacity, tuple(starts_of_outputs), fitting, terms)
+
+    def _place_loop(self, types: tuple[int, ...]) -> Loop:
+        ordered = [self.analysis.nodes[self._ordered(t)] for t in types]
+        rounds_by_type = [self.round[self._ordered(t)] for t in types]
+        largest = max((int(np.bincount(rounds).max(initial=1)) for rounds in rounds_by_type), default=1)
+        blocks = []
+        origins = [self.types.origins[t] for t in types]
+        least = self.least.of_loop(origins)
+        if self.static_loops:
+            margin = widest = max(round_up(largest), least.width)
+            widths: tuple[int, ...] = (widest,)
+        else:
+            widths = widths_for(largest, least.width)
+            margin = overshoot(widths)
+        for t, nodes in zip(types, ordered, strict=True):
+            block = self._block(t, nodes, margin, widths)
+            if self.static_loops and block.kind.is_variadic:
+                starts = self.analysis.batch.operand_start
+                longest = int((starts[nodes + 1] - starts[nodes]).max(initial=0))
+                block = replace(block, longest=_size(longest, least.longest))
+            self.analysis.place(self.value_row, nodes, [start + margin for start in block.starts])
+            blocks.append(block)
+        return Loop(types, blocks, ordered, rounds_by_type, origins, margin, widths)
+
+    # Tables
+
+    def _arenas(self, classes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self.arena_of[one] for one in classes)
+
+    def _lower_single(self, single: Single) -> tuple[SingleShape, dict[str, Any]]:
+        number, block, nodes = single
+        shape = SingleShape(block, self._arenas(self.types.reads[number]), self._arenas(self.types.writes[number]))
+        total = np.array(len(nodes), np.int32)
+        if block.kind.is_variadic:
+            terms, counts = self.analysis.terms(nodes, self.value_row)
+            segments = np.repeat(np.arange(len(nodes)), counts)
+            return shape, {
+                "terms": _filled(terms, block.terms, 0),
+                "segments": _filled(segments, block.terms, block.capacity),
+                "total": total,
+            }
+        rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
+        return shape, {"operands": _extended(rows, 0, block.capacity), "total": total}
+
+    def _lower_loop(self, loop: Loop) -> tuple[LoopShape, dict[str, Any]]:
+        types, blocks, ordered, rounds, origins, margin, widths = loop
+        rounds_count = max(int(r.max(initial=-1)) for r in rounds) + 1
+        least = self.least.of_loop(origins)
+        room = max(_size(rounds_count, least.rounds), 1)
+        counts = np.array([np.bincount(r, minlength=room) for r in rounds]).T
+        chunks = np.zeros((*counts.shape, len(widths)), np.int32)
+        for t, block in enumerate(blocks):
+            chunks[:, t, : len(block.widths)] = chunks_of(counts[:, t], block.widths)
+        if self.static_loops:
+            chunks[:] = 1
+        self.steps += int(np.count_nonzero(counts))
+        self.launches += int(chunks.sum())
+        self.padded_rows += int((chunks * widths).sum())
+
+        edges = Edges(len(self.arena_classes), margin)
+        due = [np.full(max(self.next_row[c], 1), -1, np.int64) for c in self.arena_classes]
+        operand_tables: list[Any] = []
+        begins: list[tuple[int, ...]] = []
+        reads = [self._arenas(self.types.reads[t]) for t in types]
+        writes = [self._arenas(self.types.writes[t]) for t in types]
+        for place, (block, nodes) in enumerate(zip(blocks, ordered, strict=True)):
+            table, begin = self._operands(block, nodes, reads[place], edges)
+            operand_tables.append(table)
+            begins.append(begin)
+            # When a cotangent is due: in the transposed order of rounds and types.
+            when = (rounds_count - 1 - rounds[place]) * len(types) + (len(types) - 1 - place)
+            for arena, start in zip(writes[place], block.starts, strict=True):
+                due[arena][start + margin : start + margin + len(nodes)] = when
+
+        edge_tables = edges.tables(
+            due,
+            (rounds_count, len(types)),
+            room,
+            lambda arena, pairs: _size(pairs, least.pairs.get(self.arena_classes[arena], 0)),
+        )
+        pair_trips = None
+        if self.static_loops:
+            by_class = zip(edge_tables, self.arena_classes, strict=True)
+            pair_trips = tuple(_size(one.longest, least.pair_trips.get(c, 0)) for one, c in by_class)
+        pair_rows = tuple(one.pair_rows for one in edge_tables)
+        self.loops[frozenset(origins)] = LoopSizes(
+            rounds=room,
+            width=widths[-1],
+            pairs=dict(zip(self.arena_classes, pair_rows, strict=True)),
+            pair_trips={} if pair_trips is None else dict(zip(self.arena_classes, pair_trips, strict=True)),
+            longest=max(block.longest for block in blocks),
+        )
+        shape = LoopShape(
+            blocks=tuple(blocks),
+            margin=margin,
+            rounds=room,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            edges=tuple(begins),
+            edge_rows=edges.counts,
+            pair_rows=pair_rows,
+            pair_trips=pair_trips,
+        )
+        tables: dict[str, Any] = {
+            "rounds": np.array(rounds_count, np.int32),
+            "first": (np.cumsum(counts, axis=0) - counts).astype(np.int32),
+            "count": counts.astype(np.int32),
+            "chunks": chunks,
+            "total": counts.sum(axis=0, dtype=np.int32),
+            "operands": tuple(operand_tables),
+            "edge_of_row": tuple(one.edge_of_row for one in edge_tables),
+            "row_of_edge": tuple(one.row_of_edge for one in edge_tables),
+            "row_of_term": tuple(one.row_of_term for one in edge_tables),
+        }
+        for name in ("pair_left", "pair_right", "pair_start", "pair_span"):
+            tables[name] = tuple(None if one.pairs is None else one.pairs[name] for one in edge_tables)
+        return shape, tables
+
+    def _operands(
+        self, block: Block, nodes: np.ndarray, reads: tuple[int, ...], edges: Edges
+    ) -> tuple[Any, tuple[int, ...]]:
+        """The table of the operands of a type in a loop, and where the edge rows of each begin."""
+        margin = edges.margin
+        avals = [aval for aval, is_row in zip(block.kind.cell.in_avals, block.is_row, strict=True) if is_row]
+        if not block.kind.is_variadic:
+            rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
+            table = np.ascontiguousarray(_extended(rows, margin, 2 * margin + block.capacity).T)
+            return table, tuple(
+                edges.add_operand(arena, row, block.capacity) if is_float(aval) else -1
+                for arena, row, aval in zip(reads, rows, avals, strict=True)
+            )
+        terms, arity = self.analysis.terms(nodes, self.value_row)
+        room = 2 * margin + block.capacity
+        table = {
+            "terms": _filled(terms, block.terms, 0),
+            "first": _filled(np.cumsum(arity) - arity, room, 0, margin),
+            "count": _filled(arity, room, 0, margin),
+        }
+        has_edges = is_float(avals[0])
+        return table, (edges.add_sum(reads[0], terms, arity, block.capacity, block.terms) if has_edges else -1,)
+
+
+def _size(count: int, least: int) -> int:
+    return max(round_up(count) if count else 0, least)
+
+
+def _filled(numbers: np.ndarray, length: int, value: int, before: int = 0) -> np.ndarray:
+    """Numbers with a value before and after them, up to a length."""
+    filled = np.full(length, value, np.int32)
+    filled[before : before + len(numbers)] = numbers
+    return filled
+
+
+def _extended(rows: np.ndarray, before: int, length: int) -> np.ndarray:
+    """Columns before the first that repeat it, and after the last that repeat it, up to a length; zeros for none."""
+    slots, count = rows.shape
+    if not count:
+        return np.zeros((slots, length), np.int32)
+    extended = np.empty((slots, length), np.int32)
+    extended[:, before : before + count] = rows
+    extended[:, :before] = rows[:, :1]
+    extended[:, before + count :] = rows[:, -1:]
+    return extended
