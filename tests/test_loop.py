@@ -159,6 +159,50 @@ def test_more_rows_than_the_widest_chunk() -> None:
     assert plan.summary.distinct == 600 * 2
 
 
+# --- Terms of sums
+
+
+@jitbatch
+def term(params: Params, x: Array) -> Array:
+    return jnp.tanh(x @ params["x"])
+
+
+@jitbatch
+def after_sums(params: Params, x: Array, total: Array, other: Array) -> Array:
+    return jnp.sin(total @ params["h"] + other * params["b"] + x)
+
+
+def sums_in_a_loop(terms_of: str) -> Any:
+    """A function with two sums in each turn of a loop, whose terms are made before the loop, by it, or by both."""
+
+    def fun(params: Params, xs: Array) -> Array:
+        before = [term(params, x) for x in xs]
+        made = [params["h0"]]
+        for turn, x in enumerate(before):
+            total, other = {
+                "before": (before[: turn + 1], made[-1:]),
+                "inside": (made[-2:], [made[turn // 2], made[-1]]),
+                "both": ([*before[turn:], *made], [made[-1], before[0], before[turn]]),
+                "one term twice": ([x, x, made[-1]], [made[-1], before[0], made[-1]]),
+            }[terms_of]
+            made.append(after_sums(params, x, sum(total), sum(other)))
+        return made[-1]
+
+    return fun
+
+
+@pytest.mark.parametrize("terms_of", ["before", "inside", "both", "one term twice"])
+def test_cotangents_of_the_terms_of_sums(terms_of: str) -> None:
+    """A sum has one edge row for all its terms: each of them takes it, once for every sum that reads the term."""
+    rng = np.random.default_rng(0)
+    samples = [normal(rng, length, INPUT) for length in (3, 1, 2)]
+    fun = sums_in_a_loop(terms_of)
+    for loops in ("dynamic", "static"):
+        plan = check(jitbatch(fun, loops=loops), rnn_params(jax.random.key(0)), samples)
+        (loop,) = [phase for phase in plan.static.program.phases if hasattr(phase, "rounds")]
+        assert any(block.kind.is_variadic for block in loop.blocks)
+
+
 # --- Static trip counts
 
 
