@@ -152,6 +152,36 @@ def test_a_cell_that_returns_what_only_shared_operands_make() -> None:
     check(run, rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (2, 3)])
 
 
+@jitbatch
+def twice(params: Params, h: Array) -> Array:
+    return jnp.sin(jnp.tanh(h @ params["h"]) @ params["h"] + params["b"]) * params["b"]
+
+
+def test_a_weight_that_a_node_reads_twice() -> None:
+    """Its gradient is the sum of those at all joints that read it."""
+
+    def run(params: Params, xs: Array) -> Array:
+        return functools.reduce(lambda h, _: twice(params, h), range(len(xs)), params["h0"] + xs[0, 0])
+
+    rng = np.random.default_rng(0)
+    check(jitbatch(run), rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (3, 1, 2)])
+
+
+@jitbatch
+def quotient(params: Params, h: Array) -> Array:
+    return jnp.tanh(h + params["b"] / (1.0 + jnp.exp(h)))
+
+
+def test_rows_without_a_node_are_not_divided_by() -> None:
+    """What a node divides a weight by is zero where there is no node: the gradient there is to be zero, not NaN."""
+
+    def run(params: Params, xs: Array) -> Array:
+        return functools.reduce(lambda h, _: quotient(params, h), range(len(xs)), params["h0"] + xs[0, 0])
+
+    rng = np.random.default_rng(0)
+    check(jitbatch(run), rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (3, 1, 2)])
+
+
 def test_more_rows_than_the_widest_chunk() -> None:
     xs = list(normal(np.random.default_rng(0), 300, 2, INPUT))
     batched = jitbatch(chain.__wrapped__, dedupe=False)
