@@ -302,11 +302,13 @@ def test_static_trip_counts_with_more_room_than_rounds(lengths: tuple[int, ...])
 
 @jitbatch
 def fragile(params: Params, x: Array, h: Array) -> Array:
-    return jnp.log(h @ params["h"]) / jnp.sqrt(x @ params["x"]) + 1.0
+    return jnp.log(h @ params["h"]) / jnp.sqrt(x @ params["x"]) + params["b"] / jnp.sqrt(h)
 
 
-def test_static_trip_counts_of_a_type_that_a_batch_lacks() -> None:
-    """Its chunks run all the same, on rows that are not there, and must not leave a NaN in what is used."""
+@pytest.mark.parametrize("loops", ["static", "dynamic"])
+def test_a_type_of_a_loop_that_a_batch_lacks(loops: Any) -> None:
+    """With static trip counts its chunks run all the same, on rows that are not there. In either case these must not
+    leave a NaN in what is used, nor in gradients."""
 
     def fun(params: Params, sample: Params) -> Array:
         h = params["h0"]
@@ -318,7 +320,7 @@ def test_static_trip_counts_of_a_type_that_a_batch_lacks() -> None:
         rng = np.random.default_rng(0)
         return [{"xs": 1.0 + jnp.abs(normal(rng, len(name), INPUT)), "names": Static(name)} for name in names]
 
-    batched = jitbatch(fun, loops="static")
+    batched = jitbatch(fun, loops=loops)
     params = jax.tree.map(lambda leaf: jnp.abs(leaf) + 1.0, rnn_params(jax.random.key(0)))
     samples = draw("mm", "m")
     like = batched.plan(params, draw("ffm", "mmf", "mff"))
