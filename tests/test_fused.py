@@ -215,6 +215,25 @@ def test_a_lacking_type_outside_loops(lacking: Any) -> None:
     assert_same(got, loop(batched.__wrapped__, w, samples), **GRADIENTS)
 
 
+@jitbatch
+def term(params: Params, x: Array) -> Array:
+    return jnp.tanh(x @ params["x"] + params["b"])
+
+
+@jitbatch
+def total(params: Params, xs: list[Array]) -> Array:
+    return sum(term(params, x) for x in xs) * params["h0"]
+
+
+def test_room_for_terms_of_sums_adds_nothing() -> None:
+    """Not to the first sum, whose number padding might have, nor to the last."""
+    rng = np.random.default_rng(0)
+    samples = [list(normal(rng, count, INPUT)) for count in (30, 7, 20)]
+    plan = check(total, {**rnn_params(jax.random.key(0)), "h0": jnp.ones(HIDDEN)}, samples)
+    (sums,) = [block for block in plan.static.program.blocks if block.kind.is_variadic]
+    assert sums.terms > 57
+
+
 def test_a_batch_of_leaves_runs_no_round() -> None:
     large = TREES.plan(PARAMS, LARGE)
     plan = TREES.plan(PARAMS, [1, 2, 3], like=large)
