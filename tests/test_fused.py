@@ -210,7 +210,7 @@ def test_a_lacking_type_outside_loops(lacking: Any) -> None:
     batched = jitbatch(lambda w, sample: cell(w, sample["x"]) if "x" in sample else other(w, sample["y"]))
     w = jnp.float32(2.0)
     large = batched.plan(w, [{"x": 1.0}, {"y": 2.0}, {"x": 3.0}])
-    samples = [{"y": 1.0}, {"y": 2.0}]
+    samples = [{"y": 0.0}, {"y": 2.0}]  # the first row is what is read where there is no node
     got = values_and_gradients(batched, w, batched.plan(w, samples, like=large))
     assert_same(got, loop(batched.__wrapped__, w, samples), **GRADIENTS)
 
