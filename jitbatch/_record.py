@@ -9,8 +9,9 @@ does not run again.
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Hashable, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -74,6 +75,12 @@ class Known:
         """Hits and misses of calls; the size is that of the signatures."""
         found, info = self.templates.info(), self.signatures.info()
         return info._replace(hits=info.hits + found.hits)
+
+
+def weakly(fun: Callable[..., Any]) -> Hashable:
+    """A function as a part of a key that keeps neither it nor what it closes over: one that is made for each sample is
+    of no use after it. Other callables may be equal to one that is made later."""
+    return weakref.ref(fun) if type(fun) is FunctionType else fun
 
 
 class Flat(NamedTuple):
@@ -231,7 +238,7 @@ class Recorder(_compat.Trace):
         if not self._boundaries:
             return fun(*args, **kwargs)
         self._calls += 1
-        key: list[Any] = [fun]
+        key: list[Any] = [weakly(fun)]
         rows: list[Any] = []
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Value and arg.form is not None:
@@ -261,7 +268,7 @@ class Recorder(_compat.Trace):
         flat = [self._flat.get(id(arg)) or self._flatten(arg) for arg in given]
         parts = [flatten_with_statics(arg) for arg in given]
         described = tuple((tree, statics, tuple(map(self._described, one))) for one, tree, statics in parts)
-        signature = (fun, len(args), tuple(kwargs), described)
+        signature = (weakly(fun), len(args), tuple(kwargs), described)
         leaves = [leaf for one, *_ in parts for leaf in one]
         rows = [row for one in flat for row in one.rows]
         places = itertools.count()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import jax
@@ -79,6 +81,24 @@ def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         batched.plan(None, [np.zeros(1), np.zeros(2), np.zeros(3)])
     assert len(runs) == 6
     assert batched.cache_info()["structures"].currsize == 2
+
+
+def test_a_function_that_is_made_for_a_sample_is_let_go() -> None:
+    """And what it closes over: nobody can call it again."""
+    tables: list[weakref.ref[Any]] = []
+
+    def fun(w: Any, sample: Any) -> Any:
+        table = np.full(1000, sample[0].value, np.float32)
+        tables.append(weakref.ref(table))
+        return jitbatch(lambda w, x: w * x + float(table.sum()))(w, sample[1])
+
+    samples = [(Static(number), np.float32(2)) for number in range(3)]
+    batched = jitbatch(fun)
+    got = batched.batch(jnp.float32(3), samples)
+    gc.collect()
+    assert len(tables) == 3
+    assert all(table() is None for table in tables)
+    np.testing.assert_allclose(got, [6, 1006, 2006])
 
 
 def test_an_exception_leaves_nothing_behind() -> None:

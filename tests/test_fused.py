@@ -210,9 +210,28 @@ def test_a_lacking_type_outside_loops(lacking: Any) -> None:
     batched = jitbatch(lambda w, sample: cell(w, sample["x"]) if "x" in sample else other(w, sample["y"]))
     w = jnp.float32(2.0)
     large = batched.plan(w, [{"x": 1.0}, {"y": 2.0}, {"x": 3.0}])
-    samples = [{"y": 1.0}, {"y": 2.0}]
+    samples = [{"y": 0.0}, {"y": 2.0}]  # the first row is what is read where there is no node
     got = values_and_gradients(batched, w, batched.plan(w, samples, like=large))
     assert_same(got, loop(batched.__wrapped__, w, samples), **GRADIENTS)
+
+
+@jitbatch
+def term(params: Params, x: Array) -> Array:
+    return jnp.tanh(x @ params["x"] + params["b"])
+
+
+@jitbatch
+def total(params: Params, xs: list[Array]) -> Array:
+    return sum(term(params, x) for x in xs) * params["h0"]
+
+
+def test_room_for_terms_of_sums_adds_nothing() -> None:
+    """Not to the first sum, whose number padding might have, nor to the last."""
+    rng = np.random.default_rng(0)
+    samples = [list(normal(rng, count, INPUT)) for count in (30, 7, 20)]
+    plan = check(total, {**rnn_params(jax.random.key(0)), "h0": jnp.ones(HIDDEN)}, samples)
+    (sums,) = [block for block in plan.static.program.blocks if block.kind.is_variadic]
+    assert sums.terms > 57
 
 
 def test_a_batch_of_leaves_runs_no_round() -> None:

@@ -152,11 +152,86 @@ def test_a_cell_that_returns_what_only_shared_operands_make() -> None:
     check(run, rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (2, 3)])
 
 
+@jitbatch
+def twice(params: Params, h: Array) -> Array:
+    product = jnp.tanh(h @ params["h"]) @ params["h"]
+    return jnp.sin(product + params["b"]) * product * params["b"]
+
+
+def test_a_weight_that_a_node_reads_twice() -> None:
+    """Its gradient is the sum of those at all joints that read it. What one of these makes is read twice as well."""
+
+    def run(params: Params, xs: Array) -> Array:
+        return functools.reduce(lambda h, _: twice(params, h), range(len(xs)), params["h0"] + xs[0, 0])
+
+    rng = np.random.default_rng(0)
+    check(jitbatch(run), rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (3, 1, 2)])
+
+
+@jitbatch
+def quotient(params: Params, h: Array) -> Array:
+    return jnp.tanh(h + params["b"] / (1.0 + jnp.exp(h)))
+
+
+def test_rows_without_a_node_are_not_divided_by() -> None:
+    """What a node divides a weight by is zero where there is no node: the gradient there is to be zero, not NaN."""
+
+    def run(params: Params, xs: Array) -> Array:
+        return functools.reduce(lambda h, _: quotient(params, h), range(len(xs)), params["h0"] + xs[0, 0])
+
+    rng = np.random.default_rng(0)
+    check(jitbatch(run), rnn_params(jax.random.key(0)), [normal(rng, length, INPUT) for length in (3, 1, 2)])
+
+
 def test_more_rows_than_the_widest_chunk() -> None:
     xs = list(normal(np.random.default_rng(0), 300, 2, INPUT))
     batched = jitbatch(chain.__wrapped__, dedupe=False)
     plan = check(batched, rnn_params(jax.random.key(0)), xs, mapped_chain(xs))
     assert plan.summary.distinct == 600 * 2
+
+
+# --- Terms of sums
+
+
+@jitbatch
+def term(params: Params, x: Array) -> Array:
+    return jnp.tanh(x @ params["x"])
+
+
+@jitbatch
+def after_sums(params: Params, x: Array, total: Array, other: Array) -> Array:
+    return jnp.sin(total @ params["h"] + other * params["b"] + x)
+
+
+def sums_in_a_loop(terms_of: str) -> Any:
+    """A function with two sums in each turn of a loop, whose terms are made before the loop, by it, or by both."""
+
+    def fun(params: Params, xs: Array) -> Array:
+        before = [term(params, x) for x in xs]
+        made = [params["h0"]]
+        for turn, x in enumerate(before):
+            total, other = {
+                "before": (before[: turn + 1], made[-1:]),
+                "inside": (made[-2:], [made[turn // 2], made[-1]]),
+                "both": ([*before[turn:], *made], [made[-1], before[0], before[turn]]),
+                "one term twice": ([x, x, made[-1]], [made[-1], before[0], made[-1]]),
+            }[terms_of]
+            made.append(after_sums(params, x, sum(total), sum(other)))
+        return made[-1]
+
+    return fun
+
+
+@pytest.mark.parametrize("terms_of", ["before", "inside", "both", "one term twice"])
+def test_cotangents_of_the_terms_of_sums(terms_of: str) -> None:
+    """A sum has one edge row for all its terms: each of them takes it, once for every sum that reads the term."""
+    rng = np.random.default_rng(0)
+    samples = [normal(rng, length, INPUT) for length in (3, 1, 2)]
+    fun = sums_in_a_loop(terms_of)
+    for loops in ("dynamic", "static"):
+        plan = check(jitbatch(fun, loops=loops), rnn_params(jax.random.key(0)), samples)
+        (loop,) = [phase for phase in plan.static.program.phases if hasattr(phase, "rounds")]
+        assert any(block.kind.is_variadic for block in loop.blocks)
 
 
 # --- Static trip counts
@@ -228,11 +303,13 @@ def test_static_trip_counts_with_more_room_than_rounds(lengths: tuple[int, ...])
 
 @jitbatch
 def fragile(params: Params, x: Array, h: Array) -> Array:
-    return jnp.log(h @ params["h"]) / jnp.sqrt(x @ params["x"]) + 1.0
+    return jnp.log(h @ params["h"]) / jnp.sqrt(x @ params["x"]) + params["b"] / jnp.sqrt(h)
 
 
-def test_static_trip_counts_of_a_type_that_a_batch_lacks() -> None:
-    """Its chunks run all the same, on rows that are not there, and must not leave a NaN in what is used."""
+@pytest.mark.parametrize("loops", ["static", "dynamic"])
+def test_a_type_of_a_loop_that_a_batch_lacks(loops: Any) -> None:
+    """With static trip counts its chunks run all the same, on rows that are not there. In either case these must not
+    leave a NaN in what is used, nor in gradients."""
 
     def fun(params: Params, sample: Params) -> Array:
         h = params["h0"]
@@ -244,7 +321,7 @@ def test_static_trip_counts_of_a_type_that_a_batch_lacks() -> None:
         rng = np.random.default_rng(0)
         return [{"xs": 1.0 + jnp.abs(normal(rng, len(name), INPUT)), "names": Static(name)} for name in names]
 
-    batched = jitbatch(fun, loops="static")
+    batched = jitbatch(fun, loops=loops)
     params = jax.tree.map(lambda leaf: jnp.abs(leaf) + 1.0, rnn_params(jax.random.key(0)))
     samples = draw("mm", "m")
     like = batched.plan(params, draw("ffm", "mmf", "mff"))
