@@ -37,7 +37,9 @@ from jitbatch._templates import (
     further_row,
     leaf_template,
 )
+from jitbatch._totals import apart, continue_total, is_continued
 from jitbatch._values import (
+    ADD,
     NODE,
     ConstantRow,
     InputSource,
@@ -119,7 +121,7 @@ class Recorder(_compat.Trace):
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
         for op in self.ops:
-            op.outputs = []
+            op.outputs, op.totals = [], ()
         self.ops, self._flat, self._shared = [], {}, []
         self.numbers.elements.clear()
         self._sites.forget()
@@ -170,11 +172,16 @@ class Recorder(_compat.Trace):
 
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
         """An operation on two values of one type that makes another; called by an operator of `Value`."""
-        op = Op([left, right], self._scope, len(self.kinds), self._sites.here(2))
-        op.primitive, op.params = equation.primitive, equation.params
-        value = Value(self, left.aval, left.aval_number, op)
-        op.outputs = [value]
-        self.numbers.place(op)
+        site = self._sites.here(2)
+        value = Value(self, left.aval, left.aval_number, None)
+        if equation is ADD and is_continued(left, site, self._scope):
+            op = continue_total(left, right, value, len(self.kinds))
+            value.row, value.form = self.numbers.fresh(), value.aval_number
+        else:
+            op = Op([left, right], self._scope, len(self.kinds), site)
+            op.primitive, op.params, op.outputs = equation.primitive, equation.params, [value]
+            self.numbers.place(op)
+        value.source = op
         self.ops.append(op)
         return value
 
@@ -295,6 +302,7 @@ class Recorder(_compat.Trace):
             if len(after) != len(one) or any(id(leaf) not in held for leaf in after if is_array(leaf)):
                 raise mutation_error(passed, self.sample)
         nodes, operands, ops, made = start
+        self.ops[ops:] = apart(self.ops[ops:])
         if known is None and self._calls == calls:
             body = self.ops[ops:]
             del self.ops[ops:]

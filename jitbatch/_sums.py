@@ -24,6 +24,7 @@ from jax.extend.core import primitives
 from jitbatch import _compat, _passes
 from jitbatch._canonical import Cell, intern_cell, sum_cell
 from jitbatch._sites import Site, is_call, loop_depth
+from jitbatch._totals import apart
 from jitbatch._values import NODE, SOURCES, ConstantRow, Op, Value, root, within_body
 
 
@@ -41,7 +42,13 @@ def gather_sums(
             that is called with others as well.
         read: the numbers of values that nodes read.
     """
-    return _Gatherer(ops, results, wanted, arguments, read).run() if _passes.runs("sums") else list(ops)
+    if not _passes.runs("sums"):
+        return apart(ops)
+    gatherer = _Gatherer(ops, results, wanted, arguments, read)
+    if any(map(gatherer.is_read_on_the_way, gatherer.ops)):
+        ops = apart(ops, gatherer.is_read_on_the_way)
+        gatherer = _Gatherer(ops, results, wanted, arguments, read)
+    return gatherer.run()
 
 
 class _Gatherer:
@@ -49,15 +56,20 @@ class _Gatherer:
         self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool],
         arguments: Collection[int], read: Collection[int],
     ):  # fmt: skip
-        self.ops = ops
+        # A running total is where its last addition is.
+        self.ops = list(dict.fromkeys(reversed(ops)))[::-1] if any(op.totals for op in ops) else ops
         self.wanted = wanted
         self.arguments = arguments
         self.read = read
-        inputs = (value for op in ops for value in op.inputs)
-        self.uses = Counter([id(self._origin(value)) for value in (*inputs, *results)])
+        read_values = [value for op in self.ops for value in op.inputs]
+        self.uses = Counter([id(self._origin(value)) for value in (*read_values, *results)])
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
         self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
+
+    def is_read_on_the_way(self, op: Op) -> bool:
+        """Whether something reads what a running total was before its last addition."""
+        return any(id(value) in self.uses or value.row in self.read for value, _ in op.totals)
 
     def run(self) -> list[Op]:
         additions = [op for op in self.ops if op.primitive is primitives.add_p or _is_addition(op)]
@@ -91,15 +103,24 @@ class _Gatherer:
     # Chains of additions
 
     def _addends(self, op: Op) -> Sequence[Any] | None:
-        """What an addition adds: two values of one shape and dtype, or one where the other is zero."""
-        left, right = op.inputs
-        if _is_plain_term(left, op.outputs[0]) and _is_plain_term(right, op.outputs[0]):
-            return op.inputs
-        same = [_same_class(value, op.outputs[0]) for value in op.inputs]
-        for position, value in enumerate(op.inputs):
-            if same[1 - position] and self._starts_from_zero(op, value):
-                return [op.inputs[1 - position]]
-        return op.inputs if all(same) else None
+        """What an addition adds: values of one shape and dtype, without a zero that it begins with."""
+        left, right, *further = op.inputs
+        if further:
+            first = self._two_addends(op, left, right)
+            others = [term for term in further if term.source is NODE or not self._starts_from_zero(op, term)]
+            return None if first is None else [*first, *others]
+        return self._two_addends(op, left, right)
+
+    def _two_addends(self, op: Op, left: Any, right: Any) -> Sequence[Any] | None:
+        total = op.outputs[0]
+        if _is_plain_term(left, total) and _is_plain_term(right, total):
+            return left, right
+        are_same = _same_class(left, total), _same_class(right, total)
+        if are_same[1] and self._starts_from_zero(op, left):
+            return (right,)
+        if are_same[0] and self._starts_from_zero(op, right):
+            return (left,)
+        return (left, right) if all(are_same) else None
 
     def _starts_from_zero(self, op: Op, value: Any) -> bool:
         """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
@@ -121,6 +142,8 @@ class _Gatherer:
         made_by: dict[int, Op] = {}  # for the `id` of a term the addition that makes it, if nothing else reads it
         for op in additions:
             for value in terms[id(op)]:
+                if type(value) is Value and value.source is NODE:
+                    continue
                 origin = self._origin(value)
                 source: Any = origin.source if type(origin) is Value else None
                 is_addition = type(source) is Op and id(source) in terms
@@ -136,9 +159,11 @@ class _Gatherer:
             if key not in known:
                 known[key] = _place(op)
             places[id(op)] = known[key]
-        inner = {id(op): [made_by[id(value)] for value in terms[id(op)] if id(value) in made_by] for op in additions}
+        inner: dict[int, list[Op]] = {id(op): [] for op in additions}
+        if made_by:
+            inner = {id(op): [made_by[id(one)] for one in terms[id(op)] if id(one) in made_by] for op in additions}
         above: dict[int, Op | None] = {}
-        accumulates = {id(op) for op in additions if len(terms[id(op)]) == 1}
+        accumulates = {id(op) for op in additions if op.totals or len(terms[id(op)]) == 1}
         for op in additions:
             if id(op) not in has_reader:
                 accumulates |= _accumulating(op, inner, above, places)
@@ -148,7 +173,9 @@ class _Gatherer:
         for op in additions:
             upper = above.get(id(op))
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
-                flat, absorbed = _flat_terms(op, terms, made_by, accumulates)
+                flat, absorbed = (
+                    _flat_terms(op, terms, made_by, accumulates) if inner[id(op)] else (list(terms[id(op)]), set())
+                )
                 if self.wanted(flat):
                     self.dropped |= absorbed
                     self._replace(op, flat)

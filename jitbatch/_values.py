@@ -28,6 +28,7 @@ class Op:
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a sum it belongs to, if any.
         made_from: of a sum of any length, the user's code that it was found in.
+        totals: of a running total, what it was before each of its last additions, and the `at` of that (see `_totals`).
     """
 
     primitive: Any = None
@@ -37,9 +38,10 @@ class Op:
     index: int | range | None = None
     turn: tuple[int, int] | None = None
     made_from: Site | None = None
+    totals: Sequence[tuple["Value", int]] = ()
 
     def __init__(self, inputs: Sequence[Any], scope: int, at: int, site: Site | None = None):
-        self.inputs = inputs
+        self.inputs: Sequence[Any] = inputs
         self.outputs: list[Value] = []
         self.scope = scope
         self.at = at
