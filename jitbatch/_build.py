@@ -173,7 +173,7 @@ def _kept_operations(recorder: Recorder, results: Sequence[Any]) -> list[Op]:
     numbers, ops = recorder.numbers, recorder.ops
     if numbers.granularity != "graph":
         read = {numbers.actual(row) for row in recorder.operands if row >= BARE}
-        ops = gather_sums(ops, results, read=read)
+        ops = recorder.gathered = gather_sums(ops, results, read=read)
     kept = []
     for op in ops:
         numbers.place(op)

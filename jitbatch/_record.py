@@ -9,13 +9,14 @@ does not run again.
 
 import functools
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
 
 from jitbatch import _compat
+from jitbatch._abstract import Abstract
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import SumCell, intern_cell
 from jitbatch._errors import ControlFlowError, MutationError, OutputError
@@ -37,7 +38,7 @@ from jitbatch._templates import (
     further_row,
     leaf_template,
 )
-from jitbatch._totals import apart, continue_total, is_continued
+from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
     NODE,
@@ -66,9 +67,11 @@ class Known:
     Attributes:
         signatures: for a function and arguments of one structure a `Leaf`, `ONCE` or `COMPOSITE`.
         templates: for a function and the forms of its arguments a `Template`.
+        abstract: what operations make that are called outside of them.
     """
 
     def __init__(self, maxsize: int):
+        self.abstract = Abstract()
         self.signatures = Cache(maxsize)
         self.templates = Cache(maxsize)
 
@@ -107,6 +110,7 @@ class Recorder(_compat.Trace):
         self.counts: list[int] = []
         self.operands: list[int] = []
         self.ops: list[Op] = []
+        self.gathered: list[Op] = []  # what they became when sums were found among them
         self.sample = sample
         self._known = known
         self._templates: dict[Hashable, Template] = {}
@@ -114,18 +118,18 @@ class Recorder(_compat.Trace):
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self._scopes = 0
-        self._calls = self._again = 0
+        self._calls = self._first_calls = 0
         self._flat: dict[int, Flat] = {}
         self._shared: list[Flat] = []
 
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
-        for op in self.ops:
-            op.outputs, op.totals = [], ()
-        self.ops, self._flat, self._shared = [], {}, []
+        for op in (*self.ops, *self.gathered):
+            vars(op).clear()
+        self.ops, self.gathered, self._flat, self._shared = [], [], {}, []
         self.numbers.elements.clear()
         self._sites.forget()
-        self._known.templates.count_hits(self._again)
+        self._known.templates.count_hits(self._calls - self._first_calls)
 
     # Values and operations
 
@@ -170,12 +174,19 @@ class Recorder(_compat.Trace):
         self.ops.append(op)
         return op.outputs[0]
 
+    def rows(self, value: Value) -> Iterator[Value]:
+        """What iterating over a value gives."""
+        if self.numbers.are_given(value):
+            return iter(self.numbers.all_elements(value))
+        return map(self.index, itertools.repeat(value), range(value.aval.shape[0]))
+
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
         """An operation on two values of one type that makes another; called by an operator of `Value`."""
         site = self._sites.here(2)
         value = Value(self, left.aval, left.aval_number, None)
-        if equation is ADD and is_continued(left, site, self._scope):
-            op = continue_total(left, right, value, len(self.kinds))
+        op = left.source
+        if equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope):
+            continue_total(op, right, value, len(self.kinds))
             value.row, value.form = self.numbers.fresh(), value.aval_number
         else:
             op = Op([left, right], self._scope, len(self.kinds), site)
@@ -192,7 +203,7 @@ class Recorder(_compat.Trace):
             closed = params["jaxpr"]
             with _compat.set_current_trace(self):
                 return _compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
-        out_avals, effects = _compat.abstract_eval(primitive, [jax.typeof(t) for t in tracers], params)
+        out_avals, effects = self._known.abstract.evaluate(primitive, tracers, params)
         op = self._op(tracers)
         op.primitive, op.params, op.effects = primitive, params, effects
         outputs = self.record(op, out_avals)
@@ -211,8 +222,7 @@ class Recorder(_compat.Trace):
         return self._custom_call(primitive, (fun, fwd, bwd), tracers, params)
 
     def _custom_call(self, primitive: Any, functions: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
-        avals = [jax.typeof(t) for t in tracers]
-        closed = _compat.trace_custom_call(primitive, functions, avals, params)
+        closed = self._known.abstract.custom_call(primitive, functions, tracers, params)
         env = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         env.update(zip(closed.jaxpr.invars, tracers, strict=True))
 
@@ -240,25 +250,25 @@ class Recorder(_compat.Trace):
         self._calls += 1
         key: list[Any] = [fun]
         rows: list[Any] = []
+        flat = self._flat
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Value and arg.form is not None:
                 key.append(arg.form)
                 rows.append(arg.row)
             else:
-                flat = self._flat.get(id(arg)) or self._flatten(arg)
-                key.append(flat.form)
-                rows += flat.rows
+                _, _, of_leaves, form, _ = flat.get(id(arg)) or self._flatten(arg)
+                key.append(form)
+                rows += of_leaves
         if kwargs:
             key.append((len(args), *kwargs))
         forms = tuple(key)
         template = self._templates.get(forms)
         if template is None:
+            self._first_calls += 1
             template = self._known.templates.get(forms)
             if template is None:
                 return self._run(fun, args, kwargs, forms)
             self._templates[forms] = template
-        else:
-            self._again += 1
         return self._emit(template, rows, args, kwargs)
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable) -> Any:
@@ -423,23 +433,25 @@ class Recorder(_compat.Trace):
 
     def _emit(self, template: Template, rows: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         numbers = self.numbers
-        kinds, counts, operands, makes, further, operations, _, _, results, tree, out_type, form = template
+        kinds, counts, operands, makes, reads_given, further, _, _, _, results, out_tree, make, form, in_order = template
         first = numbers.made
         numbers.made = end = first + makes
-        if results is None or operations:
+        if results is None:
             return self._copy(template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
-        rows += range(first, end)
-        if further:
+        if not reads_given:
+            rows += range(first, end)
             rows += [further_row(row, numbers) for row in further]
         self.kinds += kinds
         self.counts += counts
         self.operands += operands(rows)
+        if make is None:
+            ((place, aval, number),) = results
+            return Value(self, aval, number, NODE, first + place, number)
         values = [Value(self, aval, number, NODE, first + place, number) for place, aval, number in results]
-        if form is None:
-            return tree.unflatten(values)
-        result = tree.unflatten(values) if out_type is None else out_type(*values)
-        rows = [value.row for value in values]
-        self._flat[id(result)] = _new_flat((result, values, rows, form, False))
+        result = make(values)
+        if form is not None:
+            made = range(first, end) if in_order else [value.row for value in values]
+            self._flat[id(result)] = _new_flat((result, values, made, form, False))
         return result
 
     def _copy(self, template: Template, rows: list[Any], first: int, arguments: list[Any]) -> Any:

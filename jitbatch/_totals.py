@@ -9,27 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jax.extend.core import primitives
 
-from jitbatch._sites import Site
 from jitbatch._values import Op, Value
 
 
-def is_continued(total: Value, site: Site, scope: int) -> bool:
-    """Whether to add something to a value goes on with the sum that it is so far."""
-    op = total.source
-    if type(op) is not Op or op.primitive is not primitives.add_p or total.row is None or op.scope != scope:
-        return False
-    return op.site == site and op.outputs[0] is total
+def is_total(op: Op, value: Value, scope: int) -> bool:
+    """Whether a value is what an addition in some scope made last, and a row."""
+    return op.primitive is primitives.add_p and op.outputs[0] is value and op.scope == scope and value.row is not None
 
 
-def continue_total(total: Value, term: Value, result: Value, at: int) -> Op:
-    """The operation that made a total, with one term more. It is among the operations once for each addition."""
-    op: Op = total.source
+def continue_total(op: Op, term: Value, result: Value, at: int) -> None:
+    """Add one term more. The operation is to be among the others once for each addition."""
     if not op.totals:
         op.inputs, op.totals = list(op.inputs), []
     op.inputs.append(term)  # type: ignore[attr-defined]
-    op.totals.append((total, op.at))  # type: ignore[attr-defined]
+    op.totals.append((op.outputs[0], op.at))  # type: ignore[attr-defined]
     op.outputs, op.at = [result], at
-    return op
 
 
 def apart(ops: Sequence[Op], which: Callable[[Op], bool] = lambda op: True) -> list[Op]:

@@ -131,16 +131,19 @@ class Value(_compat.Tracer):
     # Arithmetic on values of one type is recorded as such: an operator of jnp's takes 50 us to find out as much.
 
     def __add__(self, other: Any) -> Any:
-        return self._trace.arithmetic(ADD, self, other) if self._is_like(other) else super().__add__(other)
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(ADD, self, other)
+        return super().__add__(other)
 
     def __mul__(self, other: Any) -> Any:
-        return self._trace.arithmetic(MULTIPLY, self, other) if self._is_like(other) else super().__mul__(other)
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(MULTIPLY, self, other)
+        return super().__mul__(other)
 
-    def _is_like(self, other: Any) -> bool:
+    def _is_like(self, other: "Value") -> bool:
         """Whether arithmetic with another value needs no conversion, and is this recording's business."""
         return (
-            type(other) is Value
-            and other.aval_number == self.aval_number
+            other.aval_number == self.aval_number
             and self.aval.dtype.kind == "f"
             and _compat.current_trace() is self._trace
         )
@@ -149,7 +152,7 @@ class Value(_compat.Tracer):
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d array")
         if self._trace.is_valid():
-            return map(self._trace.index, itertools.repeat(self), range(self.aval.shape[0]))
+            return self._trace.rows(self)
         return (self[i] for i in range(self.shape[0]))
 
     def __reversed__(self) -> Iterator[Any]:
