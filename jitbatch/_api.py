@@ -22,9 +22,10 @@ from jitbatch._measure import time_run, time_steps
 from jitbatch._plan import Options, Plan
 from jitbatch._planner import Call, Planner
 from jitbatch._prefetch import Plans
-from jitbatch._record import Recorder, describe_function, describe_source
+from jitbatch._record import Recorder
 from jitbatch._report import Report, Times
 from jitbatch._schedule import POLICIES
+from jitbatch._sites import describe_function, describe_source
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -184,8 +184,8 @@ def trace_custom_call(
 
 
 def stored_results(functions: Sequence[Any]) -> list[list[Any]]:
-    """What the functions of a custom call have told JAX beside their results: the trees of these. jax 0.10 keeps that in
-    the `stores` of a wrapped function, which are filled when it is traced, and reads it after the call."""
+    """What the functions of a custom call have told JAX beside their results: the trees of these. jax 0.10 keeps that
+    in the `stores` of a wrapped function, which are filled when it is traced, and reads it after the call."""
     return [[_content(store) for store in getattr(fun, "stores", ())] for fun in functions]
 
 

@@ -18,12 +18,11 @@ import jax
 from jitbatch import _compat
 from jitbatch._abstract import Abstract
 from jitbatch._caches import Cache, CacheInfo
-from jitbatch._canonical import SumCell, intern_cell
-from jitbatch._errors import ControlFlowError, MutationError, OutputError
-from jitbatch._fold import fold
+from jitbatch._errors import ControlFlowError, OutputError, mutation_error
 from jitbatch._fragments import Recorded, make_fragment
 from jitbatch._graph import SharedLeaf, Tables
-from jitbatch._open import Element, list_elements, open_body
+from jitbatch._leaf import make_leaf
+from jitbatch._open import list_elements
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
@@ -33,7 +32,6 @@ from jitbatch._templates import (
     Made,
     MadeRow,
     MadeShared,
-    Step,
     Template,
     further_row,
     leaf_template,
@@ -46,12 +44,10 @@ from jitbatch._values import (
     InputSource,
     Op,
     Value,
-    described,
     is_array,
     plain_aval,
     root,
     within,
-    within_body,
 )
 
 ONCE = "once"
@@ -277,6 +273,9 @@ class Recorder(_compat.Trace):
         given = (*args, *kwargs.values())
         flat = [self._flat.get(id(arg)) or self._flatten(arg) for arg in given]
         parts = [flatten_with_statics(arg) for arg in given]
+        for one, (found, *_) in zip(flat, parts, strict=True):
+            if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
+                raise mutation_error(one.arg, self.sample)
         described = tuple((tree, statics, tuple(map(self._described, one))) for one, tree, statics in parts)
         signature = (fun, len(args), tuple(kwargs), described)
         leaves = [leaf for one, *_ in parts for leaf in one]
@@ -321,7 +320,7 @@ class Recorder(_compat.Trace):
                 id(leaf) for arg, one in zip(arguments, is_shared, strict=True) if one for leaf in jax.tree.leaves(arg)
             }
             elements = list_elements(fun, positional, list(named.values()), is_shared)
-            leaf = self._leaf(fun, body, aliases, elements, shared, result)
+            leaf = make_leaf(fun, body, aliases, elements, shared, result, self.tables, self.sample)
             template = leaf_template(leaf, leaves, positions, self.numbers)
             if not leaf.closes_over_tracer:
                 self._known.signatures.put(signature, leaf)
@@ -368,6 +367,13 @@ class Recorder(_compat.Trace):
             return flat
         return Flat(arg, leaves, [numbers.row(leaf) for leaf in leaves], form)
 
+    def know_shared(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
+        """Remember a shared argument, whose array leaves these are, before it is met. That it does not change is for
+        the caller to see."""
+        if type(arg) is not Value and len(leaves) == tree.num_leaves > 0:
+            form = self.tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
+            self._flat[id(arg)] = Flat(arg, leaves, (), form, True)
+
     def _described(self, leaf: Any) -> Hashable:
         if type(leaf) is Value:
             return leaf.aval_number
@@ -385,55 +391,9 @@ class Recorder(_compat.Trace):
             self.numbers.same[alias.row] = row
         return alias
 
-    def _leaf(
-        self, fun: Callable[..., Any], body: list[Op], aliases: list[Any], elements: list[Element | None],
-        shared: set[int], result: Any,
-    ) -> Leaf:  # fmt: skip
-        """The body of a call as steps."""
-        leaves, out_tree = jax.tree.flatten(result)
-        argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
-        made = {id(value) for op in body for value in op.outputs}
-        for position, leaf in enumerate(leaves):
-            if id(leaf) not in made and id(leaf) not in argument and not is_array(leaf):
-                path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
-                raise OutputError(
-                    f"{describe_function(fun)} returned {described(leaf)} of type {type(leaf).__name__} "
-                    f"at result{path}, while {self.sample} was recorded. A decorated function returns arrays and "
-                    "numbers in any pytree; return static things from an undecorated function instead."
-                )
-        name, where = getattr(fun, "__qualname__", "cell"), _source(fun)
-        parameters = [alias for alias in aliases if type(alias) is Value]
-        element_of = {id(alias): element for alias, element in zip(aliases, elements, strict=True)}
-        opened = open_body(body, leaves, element_of, shared, name, where)
-        if opened is None:
-            outputs = [leaf for leaf in leaves if id(leaf) in made]
-            opened = []
-            if outputs or any(op.effects for op in body):
-                jaxpr, operands = fold(body, parameters, outputs, getattr(fun, "__name__", "cell"))
-                opened = [(intern_cell(jaxpr, name, where), operands, outputs)]
-
-        places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
-        steps: list[Step] = []
-
-        def place(value: Any) -> Any:
-            value = within_body(value, argument)
-            if type(value) is Value and isinstance(value.source, ConstantRow):
-                return value.source
-            return places.get(id(value), value)
-
-        for cell, operands, outputs in opened:
-            self.tables.sources.note_call(cell, name, where, body, parameters, len(opened) > 1)
-            avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
-            inputs = tuple(map(place, operands))
-            passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
-            steps.append(Step(cell, inputs, passed, avals))
-            for output, value in enumerate(outputs):
-                places[id(value)] = Made(len(steps) - 1, output)
-        return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
-
     def _emit(self, template: Template, rows: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         numbers = self.numbers
-        kinds, counts, operands, makes, reads_given, further, _, _, _, results, out_tree, make, form, in_order = template
+        kinds, counts, operands, makes, reads_given, further, results, make, form, in_order, _, _, _, _ = template
         first = numbers.made
         numbers.made = end = first + makes
         if results is None:
@@ -512,33 +472,6 @@ class Recorder(_compat.Trace):
         )
 
 
-def mutation_error(arg: Any, sample: str) -> MutationError:
-    return MutationError(
-        f"the shared argument of type {type(arg).__name__} was changed in place while {sample} was recorded. "
-        "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
-        "BatchNorm's running mean, an attribute or dictionary item that is set) would be lost. Pass random keys as a "
-        "mapped argument, return new state as an output, or switch the module to evaluation mode."
-    )
-
-
-_LEAF = jax.tree.structure(0)
-
-
 def _is_shared_leaf(value: Value) -> bool:
     origin = root(value)
     return type(origin) is Value and isinstance(origin.source, InputSource) and origin.source.shared
-
-
-def _source(fun: Callable[..., Any]) -> str:
-    code = getattr(fun, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
-
-
-def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
-    """The name of a function, and its file and line."""
-    return getattr(fun, "__qualname__", repr(fun)), _source(fun)
-
-
-def describe_function(fun: Callable[..., Any]) -> str:
-    name, where = describe_source(fun)
-    return f"`{name}` ({where})"

@@ -8,9 +8,10 @@ import dis
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jitbatch import _compat
 
@@ -168,3 +169,15 @@ class SiteRecorder:
         if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
             self._last = (innermost, innermost.f_lasti, known)
         return Site(known.chain, self._ordinal) if self._ordinal else known
+
+
+def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and its file and line."""
+    code = getattr(fun, "__code__", None)
+    where = f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
+    return getattr(fun, "__qualname__", repr(fun)), where
+
+
+def describe_function(fun: Callable[..., Any]) -> str:
+    name, where = describe_source(fun)
+    return f"`{name}` ({where})"

@@ -99,15 +99,15 @@ class Template(NamedTuple):
             that do not hold shared values only), of what the nodes make, of what the bare operations make, and of
             further rows.
         makes: how many values the nodes make.
-        reads_given: whether these rows are rows of arguments only.
+        reads_given: whether what is read are arguments only.
         further: constants and shared values that are rows, and rows that the body closes over.
-        operations, scopes: bare operations, and how many scopes they are in.
-        results: for each leaf of the result an `Argument`, `MadeRow`, `MadeShared`, `Made`, or a value.
         rows: the results, if each is a `MadeRow` of its own and there are no bare operations.
-        out_tree: the tree of the result.
         make: makes the result of a list of its leaves, if it is not one array.
         form: the form of the result, if it is made of nothing but tuples of rows.
         in_order: whether the result is all that the nodes make, in order.
+        operations, scopes: bare operations, and how many scopes they are in.
+        results: for each leaf of the result an `Argument`, `MadeRow`, `MadeShared`, `Made`, or a value.
+        out_tree: the tree of the result.
     """
 
     kinds: Sequence[int]
@@ -116,14 +116,14 @@ class Template(NamedTuple):
     makes: int
     reads_given: bool
     further: tuple[ConstantRow | SharedRow | Value, ...]
-    operations: tuple[Copied, ...]
-    scopes: int
-    results: tuple[Any, ...]
     rows: tuple[MadeRow, ...] | None
-    out_tree: Any
     make: Callable[[list[Any]], Any] | None
     form: int | None
     in_order: bool
+    operations: tuple[Copied, ...]
+    scopes: int
+    results: tuple[Any, ...]
+    out_tree: Any
 
 
 def taking(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -147,10 +147,11 @@ def make_template(
         elif _is_immutable(outline):
             make = _tuple_maker(outline) or make
             form = numbers.tables.form("tree", out_tree, (), tuple(one.aval_number for one in results))
+    in_order = are_rows and [one.place for one in results] == list(range(makes))
     return Template(
         list(kinds), list(counts), taking(operands), makes, max(operands, default=-1) < given, tuple(further),
-        tuple(operations), scopes, tuple(results), tuple(results) if are_rows and not operations else None, out_tree,
-        make, form, are_rows and [one.place for one in results] == list(range(makes)),
+        tuple(results) if are_rows and not operations else None, make, form, in_order,
+        tuple(operations), scopes, tuple(results), out_tree,
     )  # fmt: skip
 
 

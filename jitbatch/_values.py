@@ -1,6 +1,5 @@
 """What a recording is made of: values and the operations that make them."""
 
-import itertools
 import re
 from collections.abc import Container, Iterator, Sequence
 from types import MappingProxyType
@@ -140,6 +139,16 @@ class Value(_compat.Tracer):
             return self._trace.arithmetic(MULTIPLY, self, other)
         return super().__mul__(other)
 
+    def __sub__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(SUBTRACT, self, other)
+        return super().__sub__(other)
+
+    def __truediv__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(DIVIDE, self, other)
+        return super().__truediv__(other)
+
     def _is_like(self, other: "Value") -> bool:
         """Whether arithmetic with another value needs no conversion, and is this recording's business."""
         return (
@@ -191,7 +200,13 @@ class Value(_compat.Tracer):
         raise self._trace.control_flow_error(self, "item")
 
 
-ADD, MULTIPLY = jax.make_jaxpr(lambda x: (jax.lax.add(x, x), jax.lax.mul(x, x)))(0.0).eqns
+def new_value(op: Op, aval: Any) -> Value:
+    """A value of the recording that an operation belongs to, which nothing makes yet."""
+    return op.outputs[0]._trace.value(aval, None)
+
+
+_OPERATORS = (jax.lax.add, jax.lax.mul, jax.lax.sub, jax.lax.div)
+ADD, MULTIPLY, SUBTRACT, DIVIDE = jax.make_jaxpr(lambda x: [operator(x, x) for operator in _OPERATORS])(0.0).eqns
 
 
 def _is_int(index: Any) -> bool:
