@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_sums import H, W, arities, assert_batches, graph_of, term, vectors
+from test_sums import H, arities, assert_batches, graph_of, term, vectors
 
 from jitbatch import _compat, jitbatch
 from jitbatch._context import Context
@@ -89,9 +89,9 @@ def record(fun: Any, count: int) -> Recorder:
 
 def test_a_total_is_one_operation() -> None:
     recorder = record(sum_of, 5)
-    assert len(recorder.ops) == 4 and len(set(map(id, recorder.ops))) == 1
+    assert len(recorder.ops) == 4
     (op,) = set(recorder.ops)
-    assert len(op.inputs) == 5 and len(op.totals) == 3
+    assert (len(op.inputs), len(op.totals)) == (5, 3)
 
 
 def test_additions_are_taken_apart_in_their_places() -> None:
@@ -122,4 +122,3 @@ def test_places_differ_in_activations_of_a_function() -> None:
         return term(p, xs[0]) if len(xs) == 1 else chain(p, xs[:-1]) + term(p, xs[-1])
 
     assert_batches(chain, [vectors(n) for n in (1, 2, 4)])
-    assert W["b"].shape == (H,)
