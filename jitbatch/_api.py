@@ -22,9 +22,10 @@ from jitbatch._measure import time_run, time_steps
 from jitbatch._plan import Options, Plan
 from jitbatch._planner import Call, Planner
 from jitbatch._prefetch import Plans
-from jitbatch._record import Recorder, describe_function, describe_source
+from jitbatch._record import Recorder
 from jitbatch._report import Report, Times
 from jitbatch._schedule import POLICIES
+from jitbatch._sites import describe_function, describe_source
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -53,6 +54,7 @@ class Batched(Generic[P, R]):
         self.__wrapped__ = fun
         self._in_axes = in_axes
         self._is_method = False
+        self._checked: type | None = None
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
         functools.update_wrapper(self, fun)
 
@@ -78,6 +80,13 @@ class Batched(Generic[P, R]):
         self: "Batched[Concatenate[Any, Q], R]", instance: object, owner: type | None = None
     ) -> "BoundBatched[Q, R]": ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if owner is not self._checked:
+            self._check_owner(owner)
+            self._checked = owner
+        method: Any = self
+        return BoundBatched(method, instance) if instance is not None and self._is_method else self
+
+    def _check_owner(self, owner: type | None) -> None:
         linen = sys.modules.get("flax.linen")
         if linen is not None and owner is not None and issubclass(owner, linen.Module):
             raise JitbatchError(
@@ -85,8 +94,6 @@ class Batched(Generic[P, R]):
                 "replaces methods by its own wrappers, so they cannot be decorated. Decorate a function of the "
                 "variables instead: `jitbatch(lambda variables, sample: model.apply(variables, sample))`"
             )
-        method: Any = self
-        return BoundBatched(method, instance) if instance is not None and self._is_method else self
 
     # Batches
 
@@ -260,6 +267,12 @@ class Batched(Generic[P, R]):
     # Parts of the above
 
     @functools.cached_property
+    def _attributes(self) -> dict[str, Any]:
+        """What makes a wrapper look like the function."""
+        names = (name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(self.__wrapped__, name))
+        return {**vars(self.__wrapped__), **{name: getattr(self.__wrapped__, name) for name in names}}
+
+    @functools.cached_property
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.__wrapped__)
 
@@ -286,8 +299,8 @@ class BoundBatched(Generic[P, R]):
     def __init__(self, batched: Batched[Concatenate[Any, P], R], instance: Any):
         self._batched = batched
         self._instance = instance
+        vars(self).update(batched._attributes)  # as `functools.update_wrapper` does, in a tenth of the time
         self.__wrapped__ = batched.__wrapped__.__get__(instance)
-        functools.update_wrapper(self, self.__wrapped__)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._batched(self._instance, *args, **kwargs)

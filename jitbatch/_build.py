@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jitbatch._graph import Graph, Tables
+from jitbatch._canonical import SumCell
+from jitbatch._graph import ROW, Graph, Tables
 from jitbatch._group import group_operations
 from jitbatch._record import Recorder
 from jitbatch._rows import BARE, Numbers
@@ -127,9 +128,10 @@ class Nodes:
                 order.append(node)
         return self.taken(order[::-1])
 
-    def taken(self, order: Sequence[int], further: Sequence[Node] = ()) -> "Nodes":
-        """Some of the nodes, and further ones, which have the numbers that follow."""
-        kinds, counts, operands, made = [], [], [], []
+    def taken(self, order: Sequence[int], further: Sequence[Node] = (), first: int = 0) -> "Nodes":
+        """The `first` nodes, and some of the others and further ones, which have the numbers that follow."""
+        kinds, counts = list(self.kinds[:first]), list(self.counts[:first])
+        operands, made = list(self.operands[: self.starts[first]]), list(self.made[: self.firsts[first]])
         for node in order:
             if node < len(self.kinds):
                 kind, reads, makes = self.kinds[node], self.reads(node), self.makes(node)
@@ -173,7 +175,7 @@ def _kept_operations(recorder: Recorder, results: Sequence[Any]) -> list[Op]:
     numbers, ops = recorder.numbers, recorder.ops
     if numbers.granularity != "graph":
         read = {numbers.actual(row) for row in recorder.operands if row >= BARE}
-        ops = gather_sums(ops, results, read=read)
+        ops = recorder.gathered = gather_sums(ops, results, read=read)
     kept = []
     for op in ops:
         numbers.place(op)
@@ -189,9 +191,10 @@ def _kept_operations(recorder: Recorder, results: Sequence[Any]) -> list[Op]:
 
 
 def _grouped(recorder: Recorder, kept: Sequence[Op], nodes: Nodes, outputs: Sequence[int]) -> Nodes:
-    """The nodes that are needed, among them groups of operations."""
+    """The nodes, among them groups of operations; what comes after the first operation only if it is needed."""
     numbers, tables = recorder.numbers, recorder.tables
-    items = _items(len(nodes.kinds), kept)
+    first = min(op.at for op in kept)
+    items = _items(first, len(nodes.kinds), kept)
     reads = [_reads(item, nodes, numbers) for item in items]
     makes = [nodes.makes(item) if type(item) is int else [value.row for value in item.outputs] for item in items]
     made_by = {row: place for place, made in enumerate(makes) for row in made}
@@ -227,13 +230,13 @@ def _grouped(recorder: Recorder, kept: Sequence[Op], nodes: Nodes, outputs: Sequ
         order.append(len(nodes.kinds) + len(further))
         further.append(_node(ops, values, numbers))
         tables.sources.note_group(tables.kinds[further[-1].kind].cell, ops)
-    return nodes.taken(order, further)
+    return nodes.taken(order, further, first)
 
 
-def _items(nodes: int, kept: Sequence[Op]) -> list[Any]:
-    """Nodes, by number, and operations in the order of the recording."""
+def _items(first: int, nodes: int, kept: Sequence[Op]) -> list[Any]:
+    """Nodes from the first on, by number, and operations, in the order of the recording."""
     items: list[Any] = []
-    done = 0
+    done = first
     for op in kept:
         items += range(done, op.at)
         done = max(done, op.at)
@@ -266,8 +269,12 @@ def _groups(numbers: Numbers, items: Sequence[Any], reads: Sequence[Sequence[int
 
 def _node(ops: Sequence[Op], values: Sequence[Value], numbers: Numbers) -> Node:
     """A node that is made of operations, with some of the values that they make."""
-    cell, operands = numbers.cell_of(ops, values)
     op = ops[0]
+    if isinstance(op.cell, SumCell):  # which may have many terms; most often, all of them are rows
+        rows = list(map(numbers.row, op.inputs))
+        if None not in rows:
+            return Node(numbers.tables.kind(op.cell, (ROW,)), rows, [value.row for value in values])  # type: ignore[arg-type, misc]
+    cell, operands = numbers.cell_of(ops, values)
     closed = len(op.params["jaxpr"].consts) if op.cell is None and op.is_users_jit else 0
     passed = [op.cell is not None or (op.is_users_jit and place >= closed) for place in range(len(operands))]
     references: list[Any] = []

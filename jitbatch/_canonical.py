@@ -109,10 +109,18 @@ def aval_key(aval: Any) -> Hashable:
 
 def equation_params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
     """The parameters of an equation, without what only names it for people."""
+    if primitive in _CUSTOM_CALLS:  # their functions take long to compare, and one equation is recorded again and again
+        return _custom_params_keys.get_or_make(Identity(params), lambda: _params_key(primitive, params))
+    return _params_key(primitive, params)
+
+
+def _params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
     ignored = "name" if primitive is _compat.jit_p else None
     return tuple((name, param_key(params[name])) for name in sorted(params) if name != ignored)
 
 
+_CUSTOM_CALLS = (_compat.custom_jvp_call_p, _compat.custom_vjp_call_p)
+_custom_params_keys = Cache(1024)
 _jaxpr_keys = Cache(4096)
 
 

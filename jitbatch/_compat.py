@@ -7,6 +7,7 @@ JAX hands to a tracer; each entry says why it is here.
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -117,10 +118,9 @@ def children(node: Any) -> Sequence[Any] | None:
     return None if flat is None else list(flat[0])
 
 
-def current_trace() -> Trace:
-    """The trace that operations are going to now. jax 0.10: `find_top_trace` ignores its argument; 0.1 us, while
-    `take_current_trace` takes 1.5."""
-    return jex.find_top_trace(())
+current_trace: Callable[[], Trace] = partial(jex.find_top_trace, ())
+"""The trace that operations are going to now. jax 0.10: `find_top_trace` ignores its argument; 0.1 us, while
+`take_current_trace` takes 1.5."""
 
 
 def _nothing() -> int:
@@ -181,6 +181,27 @@ def trace_custom_call(
         return primitive.bind(*args, subfuns=tuple(functions), **params)
 
     return jax.make_jaxpr(bind)(*(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals))
+
+
+def stored_results(functions: Sequence[Any]) -> list[list[Any]]:
+    """What the functions of a custom call have told JAX beside their results: the trees of these. jax 0.10 keeps that
+    in the `stores` of a wrapped function, which are filled when it is traced, and reads it after the call."""
+    return [[_content(store) for store in getattr(fun, "stores", ())] for fun in functions]
+
+
+def _content(store: Any) -> Any:
+    try:
+        return None if store is None else store.val
+    except Exception:  # it is empty; of a type that is not public
+        return None
+
+
+def store_results(functions: Sequence[Any], stored: list[list[Any]]) -> None:
+    """Tell JAX the same of functions that were not traced because they are equal."""
+    for fun, contents in zip(functions, stored, strict=True):
+        for store, content in zip(getattr(fun, "stores", ()), contents, strict=True):
+            if content is not None:
+                store.store(content)
 
 
 def defined_in_jax(filename: str | None) -> bool:

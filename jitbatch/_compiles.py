@@ -13,7 +13,7 @@ from jitbatch._caches import Cache
 from jitbatch._errors import ArgumentError, CompileError
 from jitbatch._fused import FusedProgram
 from jitbatch._plan import Plan, PlanStatic
-from jitbatch._record import describe_function
+from jitbatch._sites import describe_function
 from jitbatch._sizes import Sizes
 
 logger = logging.getLogger("jitbatch")

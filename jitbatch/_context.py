@@ -16,9 +16,10 @@ from jitbatch._auto import Chooser
 from jitbatch._build import build_graph
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
-from jitbatch._errors import JitbatchError
+from jitbatch._errors import JitbatchError, mutation_error
 from jitbatch._graph import Graph, Tables, ValueClass
-from jitbatch._record import Known, Recorder, describe_function, mutation_error
+from jitbatch._record import Known, Recorder
+from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identity
 from jitbatch._tracebacks import users_part
@@ -55,6 +56,7 @@ class SharedArguments:
         self.leaves = [leaf for leaf, d in zip(leaves, described, strict=True) if d is not None]
         self.described = [d for d in described if d is not None]
         self.key = (treedef, statics, tuple(described), fixed)
+        self.trees = treedef.children()
         self._all = leaves
         self._treedef = treedef
 
@@ -68,7 +70,7 @@ class SharedArguments:
         """The array leaves of each argument."""
         remaining = iter(zip(self._all, self.key[3], strict=True))
         values = iter(arrays)
-        counts = [part.num_leaves for part in self._treedef.children()]
+        counts = [part.num_leaves for part in self.trees]
         return [[next(values) for _, fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
 
 
@@ -205,10 +207,14 @@ class Context:
                 for i, (one, leaf) in enumerate(zip(shared.described, shared.leaves, strict=True))
             ]
             shared_objects = shared.rebuild(shared_values)
+            shared_leaves = shared.split(shared_values)
+            if not shared.key[1]:  # without static values a form is a matter of trees and leaves
+                for part, tree, leaves in zip(shared_objects, shared.trees, shared_leaves, strict=True):
+                    recorder.know_shared(part, tree, leaves)
             args, kwargs = arguments.rebuild(shared_objects, structure.key[0].unflatten(inputs))
             try:
                 with _compat.set_current_trace(recorder):
-                    result = call_watched(self.fun, args, kwargs, shared_objects, shared.split(shared_values), name)
+                    result = call_watched(self.fun, args, kwargs, shared_objects, shared_leaves, name)
             finally:
                 recorder.invalidate()
             recorder.check_unchanged()

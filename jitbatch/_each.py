@@ -20,8 +20,8 @@ from jitbatch._graph import Tables
 from jitbatch._items import Items, split_items
 from jitbatch._plan import Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
-from jitbatch._record import describe_function
 from jitbatch._rows import ClosesOverTracer
+from jitbatch._sites import describe_function
 from jitbatch._structure import Structure
 from jitbatch._values import check_result
 

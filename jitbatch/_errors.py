@@ -1,5 +1,7 @@
 """The errors a user can meet: one base class, each also the builtin a caller would catch."""
 
+from typing import Any
+
 
 class JitbatchError(Exception):
     """Base class of every error that jitbatch raises itself."""
@@ -43,3 +45,12 @@ class VerifyError(JitbatchError, AssertionError):
 
 class DataError(JitbatchError, ValueError):
     """A line of a data file is not what its format asks for."""
+
+
+def mutation_error(arg: Any, sample: str) -> MutationError:
+    return MutationError(
+        f"the shared argument of type {type(arg).__name__} was changed in place while {sample} was recorded. "
+        "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
+        "BatchNorm's running mean, an attribute or dictionary item that is set) would be lost. Pass random keys as a "
+        "mapped argument, return new state as an output, or switch the module to evaluation mode."
+    )

@@ -14,9 +14,9 @@ from jitbatch._executed import Executed, read_back
 from jitbatch._flops import flops_of
 from jitbatch._graph import ROW, Kind
 from jitbatch._plan import Plan, PlanStatic
-from jitbatch._record import describe_source
 from jitbatch._report import CellReport, ColumnReport, NodeReport, PartReport, Report, StepReport, Times
 from jitbatch._schedule import agenda, depth
+from jitbatch._sites import describe_source
 from jitbatch._sources import Source
 
 LAUNCH = 5e-6

@@ -113,7 +113,7 @@ def make_fragment(
     if None in operands or foreign or not all(map(is_array, leaves)):
         return None
     return make_template(
-        numbers, body.kinds, body.counts, operands, makes, further, results, out_tree, copied, body.scopes
+        numbers, given, body.kinds, body.counts, operands, makes, further, results, out_tree, copied, body.scopes
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ have equal numbers in every graph and a batch of graphs can be concatenated with
 """
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -151,6 +152,7 @@ class Tables:
         self.outlines: Interned[Any] = Interned()
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
+        self._makes = np.zeros(0, np.int32)
         self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
         self._edge_numbers: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
         self._ends: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
@@ -159,6 +161,14 @@ class Tables:
         self._class_orders: dict[int, tuple[Any, ...]] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
+
+    @property
+    def makes(self) -> np.ndarray:
+        """int [kinds]; how many values a node of each kind makes."""
+        makes = self._makes
+        if len(makes) < len(self.kind_classes):
+            makes = self._makes = np.array([len(classes) for classes in self.kind_classes], np.int32)
+        return makes
 
     def class_of(self, aval: Any) -> int:
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
@@ -307,8 +317,10 @@ class Graph:
     @cached_property
     def node_values(self) -> np.ndarray:
         """int32 [nodes + 1]; node i has the values `node_values[i]` up to `node_values[i + 1]`."""
-        counts = [len(self.tables.kind_classes[kind]) for kind in self.kind]
-        return self.first_node_value + np.concatenate([[0], np.cumsum(counts, dtype=np.int32)]).astype(np.int32)
+        values = np.empty(self.node_count + 1, np.int32)
+        values[0] = self.first_node_value
+        values[1:] = self.tables.makes[self.kind]
+        return values.cumsum(dtype=np.int32)
 
     @cached_property
     def producer(self) -> np.ndarray:
@@ -339,12 +351,17 @@ class Graph:
     @cached_property
     def edges_present(self) -> np.ndarray:
         """The numbers of the edges between kinds of node, each once."""
-        made: list[Any] = [None] * self.first_node_value  # of each value its kind of node and which output it is
-        readers: list[Any] = []  # of each operand its kind of node and which row it is
-        for kind, count in zip(self.kind.tolist(), np.diff(self.operand_start).tolist(), strict=True):
-            outputs, rows = self.tables.ends(kind)
-            made += outputs
-            readers += rows if len(rows) == count else rows * count  # of a sum, all are the same
+        kinds = self.kind.tolist()
+        ends = {kind: self.tables.ends(kind) for kind in set(kinds)}
+        # Of each value its kind of node and which output it is; of each operand its kind of node and which row it is.
+        made: list[Any] = [None] * self.first_node_value
+        made += itertools.chain.from_iterable([ends[kind][0] for kind in kinds])
+        rows = [ends[kind][1] for kind in kinds]
+        variadic = {kind for kind in ends if self.tables.kinds[kind].is_variadic}
+        if variadic:  # all terms of a sum are the same
+            for node in [node for node, kind in enumerate(kinds) if kind in variadic]:
+                rows[node] = rows[node] * int(self.operand_start[node + 1] - self.operand_start[node])
+        readers = itertools.chain.from_iterable(rows)
         pairs = {*zip(map(made.__getitem__, self.operands.tolist()), readers, strict=True)}
         numbers = [self.tables.edge_number(read, reader) for read, reader in pairs if read is not None]
         return np.array(sorted(numbers), np.int64)

@@ -23,10 +23,10 @@ from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
-from jitbatch._record import describe_function
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._shards import plan_shards, split
+from jitbatch._sites import describe_function
 from jitbatch._structure import Structure
 
 

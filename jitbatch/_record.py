@@ -10,20 +10,20 @@ does not run again.
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import jax
 
 from jitbatch import _compat
+from jitbatch._abstract import Abstract
 from jitbatch._caches import Cache, CacheInfo
-from jitbatch._canonical import SumCell, intern_cell
-from jitbatch._errors import ControlFlowError, MutationError, OutputError
-from jitbatch._fold import fold
+from jitbatch._errors import ControlFlowError, OutputError, mutation_error
 from jitbatch._fragments import Recorded, make_fragment
 from jitbatch._graph import SharedLeaf, Tables
-from jitbatch._open import Element, list_elements, open_body
+from jitbatch._leaf import make_leaf
+from jitbatch._open import list_elements
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
@@ -33,23 +33,22 @@ from jitbatch._templates import (
     Made,
     MadeRow,
     MadeShared,
-    Step,
     Template,
     further_row,
     leaf_template,
 )
+from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
+    ADD,
     NODE,
     ConstantRow,
     InputSource,
     Op,
     Value,
-    described,
     is_array,
     plain_aval,
     root,
     within,
-    within_body,
 )
 
 ONCE = "once"
@@ -65,9 +64,11 @@ class Known:
     Attributes:
         signatures: for a function and arguments of one structure a `Leaf`, `ONCE` or `COMPOSITE`.
         templates: for a function and the forms of its arguments a `Template`.
+        abstract: what operations make that are called outside of them.
     """
 
     def __init__(self, maxsize: int):
+        self.abstract = Abstract()
         self.signatures = Cache(maxsize)
         self.templates = Cache(maxsize)
 
@@ -112,6 +113,7 @@ class Recorder(_compat.Trace):
         self.counts: list[int] = []
         self.operands: list[int] = []
         self.ops: list[Op] = []
+        self.gathered: list[Op] = []  # what they became when sums were found among them
         self.sample = sample
         self._known = known
         self._templates: dict[Hashable, Template] = {}
@@ -119,18 +121,18 @@ class Recorder(_compat.Trace):
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self._scopes = 0
-        self._calls = self._again = 0
+        self._calls = self._first_calls = 0
         self._flat: dict[int, Flat] = {}
         self._shared: list[Flat] = []
 
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
-        for op in self.ops:
-            op.outputs = []
-        self.ops, self._flat, self._shared = [], {}, []
+        for op in (*self.ops, *self.gathered):
+            vars(op).clear()
+        self.ops, self.gathered, self._flat, self._shared = [], [], {}, []
         self.numbers.elements.clear()
         self._sites.forget()
-        self._known.templates.count_hits(self._again)
+        self._known.templates.count_hits(self._calls - self._first_calls)
 
     # Values and operations
 
@@ -175,13 +177,25 @@ class Recorder(_compat.Trace):
         self.ops.append(op)
         return op.outputs[0]
 
+    def rows(self, value: Value) -> Iterator[Value]:
+        """What iterating over a value gives."""
+        if self.numbers.are_given(value):
+            return iter(self.numbers.all_elements(value))
+        return map(self.index, itertools.repeat(value), range(value.aval.shape[0]))
+
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
         """An operation on two values of one type that makes another; called by an operator of `Value`."""
-        op = Op([left, right], self._scope, len(self.kinds), self._sites.here(2))
-        op.primitive, op.params = equation.primitive, equation.params
-        value = Value(self, left.aval, left.aval_number, op)
-        op.outputs = [value]
-        self.numbers.place(op)
+        site = self._sites.here(2)
+        value = Value(self, left.aval, left.aval_number, None)
+        op = left.source
+        if equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope):
+            continue_total(op, right, value, len(self.kinds))
+            value.row, value.form = self.numbers.fresh(), value.aval_number
+        else:
+            op = Op([left, right], self._scope, len(self.kinds), site)
+            op.primitive, op.params, op.outputs = equation.primitive, equation.params, [value]
+            self.numbers.place(op)
+        value.source = op
         self.ops.append(op)
         return value
 
@@ -192,7 +206,7 @@ class Recorder(_compat.Trace):
             closed = params["jaxpr"]
             with _compat.set_current_trace(self):
                 return _compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
-        out_avals, effects = _compat.abstract_eval(primitive, [jax.typeof(t) for t in tracers], params)
+        out_avals, effects = self._known.abstract.evaluate(primitive, tracers, params)
         op = self._op(tracers)
         op.primitive, op.params, op.effects = primitive, params, effects
         outputs = self.record(op, out_avals)
@@ -211,8 +225,7 @@ class Recorder(_compat.Trace):
         return self._custom_call(primitive, (fun, fwd, bwd), tracers, params)
 
     def _custom_call(self, primitive: Any, functions: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
-        avals = [jax.typeof(t) for t in tracers]
-        closed = _compat.trace_custom_call(primitive, functions, avals, params)
+        closed = self._known.abstract.custom_call(primitive, functions, tracers, params)
         env = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         env.update(zip(closed.jaxpr.invars, tracers, strict=True))
 
@@ -240,25 +253,25 @@ class Recorder(_compat.Trace):
         self._calls += 1
         key: list[Any] = [weakly(fun)]
         rows: list[Any] = []
+        flat = self._flat
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Value and arg.form is not None:
                 key.append(arg.form)
                 rows.append(arg.row)
             else:
-                flat = self._flat.get(id(arg)) or self._flatten(arg)
-                key.append(flat.form)
-                rows += flat.rows
+                _, _, of_leaves, form, _ = flat.get(id(arg)) or self._flatten(arg)
+                key.append(form)
+                rows += of_leaves
         if kwargs:
             key.append((len(args), *kwargs))
         forms = tuple(key)
         template = self._templates.get(forms)
         if template is None:
+            self._first_calls += 1
             template = self._known.templates.get(forms)
             if template is None:
                 return self._run(fun, args, kwargs, forms)
             self._templates[forms] = template
-        else:
-            self._again += 1
         return self._emit(template, rows, args, kwargs)
 
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable) -> Any:
@@ -267,6 +280,9 @@ class Recorder(_compat.Trace):
         given = (*args, *kwargs.values())
         flat = [self._flat.get(id(arg)) or self._flatten(arg) for arg in given]
         parts = [flatten_with_statics(arg) for arg in given]
+        for one, (found, *_) in zip(flat, parts, strict=True):
+            if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
+                raise mutation_error(one.arg, self.sample)
         described = tuple((tree, statics, tuple(map(self._described, one))) for one, tree, statics in parts)
         signature = (weakly(fun), len(args), tuple(kwargs), described)
         leaves = [leaf for one, *_ in parts for leaf in one]
@@ -302,6 +318,7 @@ class Recorder(_compat.Trace):
             if len(after) != len(one) or any(id(leaf) not in held for leaf in after if is_array(leaf)):
                 raise mutation_error(passed, self.sample)
         nodes, operands, ops, made = start
+        self.ops[ops:] = apart(self.ops[ops:])
         if known is None and self._calls == calls:
             body = self.ops[ops:]
             del self.ops[ops:]
@@ -310,7 +327,7 @@ class Recorder(_compat.Trace):
                 id(leaf) for arg, one in zip(arguments, is_shared, strict=True) if one for leaf in jax.tree.leaves(arg)
             }
             elements = list_elements(fun, positional, list(named.values()), is_shared)
-            leaf = self._leaf(fun, body, aliases, elements, shared, result)
+            leaf = make_leaf(fun, body, aliases, elements, shared, result, self.tables, self.sample)
             template = leaf_template(leaf, leaves, positions, self.numbers)
             if not leaf.closes_over_tracer:
                 self._known.signatures.put(signature, leaf)
@@ -357,6 +374,13 @@ class Recorder(_compat.Trace):
             return flat
         return Flat(arg, leaves, [numbers.row(leaf) for leaf in leaves], form)
 
+    def know_shared(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
+        """Remember a shared argument, whose array leaves these are, before it is met. That it does not change is for
+        the caller to see."""
+        if type(arg) is not Value and len(leaves) == tree.num_leaves > 0:
+            form = self.tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
+            self._flat[id(arg)] = Flat(arg, leaves, (), form, True)
+
     def _described(self, leaf: Any) -> Hashable:
         if type(leaf) is Value:
             return leaf.aval_number
@@ -374,71 +398,27 @@ class Recorder(_compat.Trace):
             self.numbers.same[alias.row] = row
         return alias
 
-    def _leaf(
-        self, fun: Callable[..., Any], body: list[Op], aliases: list[Any], elements: list[Element | None],
-        shared: set[int], result: Any,
-    ) -> Leaf:  # fmt: skip
-        """The body of a call as steps."""
-        leaves, out_tree = jax.tree.flatten(result)
-        argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
-        made = {id(value) for op in body for value in op.outputs}
-        for position, leaf in enumerate(leaves):
-            if id(leaf) not in made and id(leaf) not in argument and not is_array(leaf):
-                path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
-                raise OutputError(
-                    f"{describe_function(fun)} returned {described(leaf)} of type {type(leaf).__name__} "
-                    f"at result{path}, while {self.sample} was recorded. A decorated function returns arrays and "
-                    "numbers in any pytree; return static things from an undecorated function instead."
-                )
-        name, where = getattr(fun, "__qualname__", "cell"), _source(fun)
-        parameters = [alias for alias in aliases if type(alias) is Value]
-        element_of = {id(alias): element for alias, element in zip(aliases, elements, strict=True)}
-        opened = open_body(body, leaves, element_of, shared, name, where)
-        if opened is None:
-            outputs = [leaf for leaf in leaves if id(leaf) in made]
-            opened = []
-            if outputs or any(op.effects for op in body):
-                jaxpr, operands = fold(body, parameters, outputs, getattr(fun, "__name__", "cell"))
-                opened = [(intern_cell(jaxpr, name, where), operands, outputs)]
-
-        places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
-        steps: list[Step] = []
-
-        def place(value: Any) -> Any:
-            value = within_body(value, argument)
-            if type(value) is Value and isinstance(value.source, ConstantRow):
-                return value.source
-            return places.get(id(value), value)
-
-        for cell, operands, outputs in opened:
-            self.tables.sources.note_call(cell, name, where, body, parameters, len(opened) > 1)
-            avals = tuple((aval, self.tables.avals.number(aval)) for aval in cell.out_avals)
-            inputs = tuple(map(place, operands))
-            passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
-            steps.append(Step(cell, inputs, passed, avals))
-            for output, value in enumerate(outputs):
-                places[id(value)] = Made(len(steps) - 1, output)
-        return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
-
     def _emit(self, template: Template, rows: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         numbers = self.numbers
-        kinds, counts, operands, makes, further, operations, _, _, results, tree, out_type, form = template
+        kinds, counts, operands, makes, reads_given, further, results, make, form, in_order, _, _, _, _ = template
         first = numbers.made
         numbers.made = end = first + makes
-        if results is None or operations:
+        if results is None:
             return self._copy(template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
-        rows += range(first, end)
-        if further:
+        if not reads_given:
+            rows += range(first, end)
             rows += [further_row(row, numbers) for row in further]
         self.kinds += kinds
         self.counts += counts
         self.operands += operands(rows)
+        if make is None:
+            ((place, aval, number),) = results
+            return Value(self, aval, number, NODE, first + place, number)
         values = [Value(self, aval, number, NODE, first + place, number) for place, aval, number in results]
-        if form is None:
-            return tree.unflatten(values)
-        result = tree.unflatten(values) if out_type is None else out_type(*values)
-        rows = [value.row for value in values]
-        self._flat[id(result)] = _new_flat((result, values, rows, form, False))
+        result = make(values)
+        if form is not None:
+            made = range(first, end) if in_order else [value.row for value in values]
+            self._flat[id(result)] = _new_flat((result, values, made, form, False))
         return result
 
     def _copy(self, template: Template, rows: list[Any], first: int, arguments: list[Any]) -> Any:
@@ -499,33 +479,6 @@ class Recorder(_compat.Trace):
         )
 
 
-def mutation_error(arg: Any, sample: str) -> MutationError:
-    return MutationError(
-        f"the shared argument of type {type(arg).__name__} was changed in place while {sample} was recorded. "
-        "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
-        "BatchNorm's running mean, an attribute or dictionary item that is set) would be lost. Pass random keys as a "
-        "mapped argument, return new state as an output, or switch the module to evaluation mode."
-    )
-
-
-_LEAF = jax.tree.structure(0)
-
-
 def _is_shared_leaf(value: Value) -> bool:
     origin = root(value)
     return type(origin) is Value and isinstance(origin.source, InputSource) and origin.source.shared
-
-
-def _source(fun: Callable[..., Any]) -> str:
-    code = getattr(fun, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
-
-
-def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
-    """The name of a function, and its file and line."""
-    return getattr(fun, "__qualname__", repr(fun)), _source(fun)
-
-
-def describe_function(fun: Callable[..., Any]) -> str:
-    name, where = describe_source(fun)
-    return f"`{name}` ({where})"

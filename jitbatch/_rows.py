@@ -126,6 +126,30 @@ class Numbers:
                 value.row = self.fresh()
                 value.form = value.aval_number
 
+    def are_given(self, base: Value) -> bool:
+        """Whether a value is a leaf of the sample, or a row of one, and has few rows."""
+        source = base.source
+        return type(source) is InputSource and not source.shared and base.aval.shape[0] <= SMALL
+
+    def all_elements(self, base: Value) -> list[Value]:
+        """What `element` gives for every index, in half of the time."""
+        source, length, trace = base.source, base.aval.shape[0], base._trace
+        leaf, depth, first = source.leaf, source.depth + 1, source.row * length
+        known, given = self.elements, self.given
+        aval, number = self.tables.element_aval(base.aval_number, None)
+        in_class = self.tables.aval_class(number)
+        values = []
+        for row in range(first, first + length):
+            key = leaf, depth, row
+            value = known.get(key)
+            if value is None:
+                given.append(key)
+                self.given_class.append(in_class)
+                source = InputSource(leaf, False, depth, row)
+                value = known[key] = Value(trace, aval, number, source, -len(given), number)
+            values.append(value)
+        return values
+
     def element(self, base: Value, index: int) -> Value | None:
         """A row of a leaf of the sample, or of a row of one; None of anything else."""
         source = base.source

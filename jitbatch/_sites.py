@@ -8,9 +8,10 @@ import dis
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jitbatch import _compat
 
@@ -54,6 +55,9 @@ class Site(NamedTuple):
     def where(self) -> str:
         frame, instruction = self.chain[0]  # the frame itself may have run on, or returned
         return f"{frame.f_code.co_filename}:{_lines(frame.f_code).get(instruction)}"
+
+
+_NOWHERE = Site((), 0)
 
 
 @lru_cache(maxsize=4096)
@@ -131,25 +135,25 @@ class SiteRecorder:
         self._boundary = boundary
         self._callee: FrameType | None = None
         self._ordinal = 0
-        self._last: tuple[FrameType | None, int, tuple[tuple[FrameType, int], ...]] = (None, 0, ())
+        self._last: tuple[FrameType | None, int, Site] = (None, 0, _NOWHERE)
 
     def forget(self) -> None:
         """Let go of the last frames."""
         self._callee = None
-        self._last = (None, 0, ())
+        self._last = (None, 0, _NOWHERE)
 
     def here(self, depth: int = 0) -> Site:
         """The place that an operation is recorded at; this many callers are known to be the library's."""
         callee: FrameType | None = sys._getframe(depth)
         frame = callee.f_back
-        while frame is not None and _code_kind(frame.f_code) == LIBRARY:
+        # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
+        last, instruction, known = self._last
+        while frame is not None and frame is not last and _code_kind(frame.f_code) == LIBRARY:
             callee, frame = frame, frame.f_back
         self._ordinal = self._ordinal + 1 if callee is self._callee else 0
         self._callee = callee
-        # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
-        last, instruction, known = self._last
         if frame is not None and frame is last and frame.f_lasti == instruction:
-            return Site(known, self._ordinal)
+            return Site(known.chain, self._ordinal) if self._ordinal else known
         innermost, chain = frame, []
         while frame is not None:
             code = frame.f_code
@@ -161,7 +165,19 @@ class SiteRecorder:
                 if kind == RECURSIVE:
                     break
             frame = frame.f_back
-        known = tuple(chain)
+        known = Site(tuple(chain), 0)
         if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
             self._last = (innermost, innermost.f_lasti, known)
-        return Site(known, self._ordinal)
+        return Site(known.chain, self._ordinal) if self._ordinal else known
+
+
+def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and its file and line."""
+    code = getattr(fun, "__code__", None)
+    where = f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
+    return getattr(fun, "__qualname__", repr(fun)), where
+
+
+def describe_function(fun: Callable[..., Any]) -> str:
+    name, where = describe_source(fun)
+    return f"`{name}` ({where})"

@@ -12,19 +12,19 @@ on the way is left as it is, since its terms would be added again for every read
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core import primitives
 
 from jitbatch import _compat, _passes
-from jitbatch._canonical import Cell, intern_cell, sum_cell
-from jitbatch._sites import Site, is_call, loop_depth
-from jitbatch._values import NODE, SOURCES, ConstantRow, Op, Value, root, within_body
+from jitbatch._canonical import sum_cell
+from jitbatch._extremes import reduce_pairs
+from jitbatch._sites import is_call, loop_depth
+from jitbatch._totals import apart
+from jitbatch._turns import mark_turns
+from jitbatch._values import NODE, SOURCES, ConstantRow, Op, Value, new_value, root, within_body
 
 
 def gather_sums(
@@ -41,7 +41,13 @@ def gather_sums(
             that is called with others as well.
         read: the numbers of values that nodes read.
     """
-    return _Gatherer(ops, results, wanted, arguments, read).run() if _passes.runs("sums") else list(ops)
+    if not _passes.runs("sums"):
+        return apart(ops)
+    gatherer = _Gatherer(ops, results, wanted, arguments, read)
+    if any(map(gatherer.is_read_on_the_way, gatherer.ops)):
+        ops = apart(ops, gatherer.is_read_on_the_way)
+        gatherer = _Gatherer(ops, results, wanted, arguments, read)
+    return gatherer.run()
 
 
 class _Gatherer:
@@ -49,15 +55,20 @@ class _Gatherer:
         self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool],
         arguments: Collection[int], read: Collection[int],
     ):  # fmt: skip
-        self.ops = ops
+        # A running total is where its last addition is.
+        self.ops = list(dict.fromkeys(reversed(ops)))[::-1] if any(op.totals for op in ops) else ops
         self.wanted = wanted
         self.arguments = arguments
         self.read = read
-        inputs = (value for op in ops for value in op.inputs)
-        self.uses = Counter([id(self._origin(value)) for value in (*inputs, *results)])
+        read_values = [value for op in self.ops for value in op.inputs]
+        self.uses = Counter([id(self._origin(value)) for value in (*read_values, *results)])
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
         self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
+
+    def is_read_on_the_way(self, op: Op) -> bool:
+        """Whether something reads what a running total was before its last addition."""
+        return any(id(value) in self.uses or value.row in self.read for value, _ in op.totals)
 
     def run(self) -> list[Op]:
         additions = [op for op in self.ops if op.primitive is primitives.add_p or _is_addition(op)]
@@ -76,7 +87,7 @@ class _Gatherer:
             elif id(op) not in self.dropped:
                 result.append(op)
         for total, last in self.sums:
-            _mark_turns(total, last)
+            mark_turns(total, last)
         return result
 
     def _origin(self, value: Any) -> Any:
@@ -91,15 +102,24 @@ class _Gatherer:
     # Chains of additions
 
     def _addends(self, op: Op) -> Sequence[Any] | None:
-        """What an addition adds: two values of one shape and dtype, or one where the other is zero."""
-        left, right = op.inputs
-        if _is_plain_term(left, op.outputs[0]) and _is_plain_term(right, op.outputs[0]):
-            return op.inputs
-        same = [_same_class(value, op.outputs[0]) for value in op.inputs]
-        for position, value in enumerate(op.inputs):
-            if same[1 - position] and self._starts_from_zero(op, value):
-                return [op.inputs[1 - position]]
-        return op.inputs if all(same) else None
+        """What an addition adds: values of one shape and dtype, without a zero that it begins with."""
+        left, right, *further = op.inputs
+        if further:
+            first = self._two_addends(op, left, right)
+            others = [term for term in further if term.source is NODE or not self._starts_from_zero(op, term)]
+            return None if first is None else [*first, *others]
+        return self._two_addends(op, left, right)
+
+    def _two_addends(self, op: Op, left: Any, right: Any) -> Sequence[Any] | None:
+        total = op.outputs[0]
+        if _is_plain_term(left, total) and _is_plain_term(right, total):
+            return left, right
+        are_same = _same_class(left, total), _same_class(right, total)
+        if are_same[1] and self._starts_from_zero(op, left):
+            return (right,)
+        if are_same[0] and self._starts_from_zero(op, right):
+            return (left,)
+        return (left, right) if all(are_same) else None
 
     def _starts_from_zero(self, op: Op, value: Any) -> bool:
         """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
@@ -121,6 +141,8 @@ class _Gatherer:
         made_by: dict[int, Op] = {}  # for the `id` of a term the addition that makes it, if nothing else reads it
         for op in additions:
             for value in terms[id(op)]:
+                if type(value) is Value and value.source is NODE:
+                    continue
                 origin = self._origin(value)
                 source: Any = origin.source if type(origin) is Value else None
                 is_addition = type(source) is Op and id(source) in terms
@@ -136,9 +158,11 @@ class _Gatherer:
             if key not in known:
                 known[key] = _place(op)
             places[id(op)] = known[key]
-        inner = {id(op): [made_by[id(value)] for value in terms[id(op)] if id(value) in made_by] for op in additions}
+        inner: dict[int, list[Op]] = {id(op): [] for op in additions}
+        if made_by:
+            inner = {id(op): [made_by[id(one)] for one in terms[id(op)] if id(one) in made_by] for op in additions}
         above: dict[int, Op | None] = {}
-        accumulates = {id(op) for op in additions if len(terms[id(op)]) == 1}
+        accumulates = {id(op) for op in additions if op.totals or len(terms[id(op)]) == 1}
         for op in additions:
             if id(op) not in has_reader:
                 accumulates |= _accumulating(op, inner, above, places)
@@ -148,7 +172,9 @@ class _Gatherer:
         for op in additions:
             upper = above.get(id(op))
             if id(op) in accumulates and (upper is None or id(upper) not in accumulates):
-                flat, absorbed = _flat_terms(op, terms, made_by, accumulates)
+                flat, absorbed = (
+                    _flat_terms(op, terms, made_by, accumulates) if inner[id(op)] else (list(terms[id(op)]), set())
+                )
                 if self.wanted(flat):
                     self.dropped |= absorbed
                     self._replace(op, flat)
@@ -191,12 +217,12 @@ class _Gatherer:
             made += [_step(equations[0], [term], op, jax.typeof(term).shape) for term in terms]
             terms = [step.outputs[0] for step in made]
         if reduction.primitive is primitives.reduce_sum_p:
-            total = _sum(terms, op, _value(op, jax.typeof(terms[0])))
+            total = _sum(terms, op, new_value(op, jax.typeof(terms[0])))
             made.append(total)
             self.sums.append((total, op))
             reduced = total.outputs[0]
         else:
-            reduced = _reduce_pairs(terms, reduction.primitive, op, made)
+            reduced = reduce_pairs(terms, reduction.primitive, op, made)
             if reduced is None:
                 return False
         # What follows the reduction in the same operation: the division of a mean, whose divisor is an operand.
@@ -324,10 +350,6 @@ def _replace_value(old: Value, new: Any) -> None:
         new.row, new.form = old.row, old.form
 
 
-def _value(op: Op, aval: Any) -> Value:
-    return op.outputs[0]._trace.value(aval, None)
-
-
 def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] | None = None) -> Op:
     """An equation of what `op` does as an operation, of another shape if one is given."""
     step = Op(inputs, op.scope, op.at, op.site)
@@ -335,7 +357,7 @@ def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] |
     avals = [var.aval for var in equation.outvars]
     if shape is not None:
         avals = [_compat.make_aval(shape, aval.dtype, aval.weak_type) for aval in avals]
-    step.outputs = [_value(op, aval) for aval in avals]
+    step.outputs = [new_value(op, aval) for aval in avals]
     for value in step.outputs:
         value.source = step
     return step
@@ -345,7 +367,7 @@ def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) 
     if _is_var(atom):
         return env[atom]
     if equation.primitive is primitives.div_p and float(atom.val) == terms:
-        value = _value(op, atom.aval)
+        value = new_value(op, atom.aval)
         value.source = ConstantRow(np.asarray(atom.val, atom.aval.dtype))
         return value
     return np.asarray(atom.val, atom.aval.dtype)
@@ -360,103 +382,3 @@ def _sum(terms: list[Any], last: Op, output: Value) -> Op:
     total.outputs = [output]
     output.source = total
     return total
-
-
-# Maxima and minima
-
-
-def _reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -> Value | None:
-    """Reduce terms two by two, each with how often it is the extreme so far: equal terms share a gradient equally."""
-    aval = jax.typeof(terms[0])
-    if not (jnp.issubdtype(aval.dtype, np.integer) or jnp.issubdtype(aval.dtype, np.floating)):
-        return None
-    cell = _extreme_cell(reduction is primitives.reduce_max_p, tuple(aval.shape), np.dtype(aval.dtype))
-    once = _value(op, cell.in_avals[1])
-    once.source = ConstantRow(np.ones(aval.shape, np.float32))
-    level: list[tuple[Any, Any]] = [(term, once) for term in terms]
-    if len(level) == 1:  # with itself, so that the types do not depend on the number of terms
-        level *= 2
-    while len(level) > 1:
-        pairs = []
-        for left, right in zip(level[::2], level[1::2], strict=False):
-            pair = Op([*left, *right], op.scope, op.at)
-            pair.cell = cell
-            pair.outputs = [_value(op, out) for out in cell.out_avals]
-            for value in pair.outputs:
-                value.source = pair
-            made.append(pair)
-            pairs.append((pair.outputs[0], pair.outputs[1]))
-        level = [*pairs, *level[2 * len(pairs) :]]
-    return level[0][0]
-
-
-@lru_cache(maxsize=256)
-def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
-    pick, before = (lax.max, lax.gt) if largest else (lax.min, lax.lt)
-    exact = jnp.promote_types(dtype, np.float32)
-
-    # Terms are compared with each other, never with the result: XLA may compute a term twice, with other last bits.
-    def extreme(a: Any, times_a: Any, b: Any, times_b: Any) -> tuple[Any, Any]:
-        # No count is negative; but JAX wants a value to vary among rows where its tangent does (jax issue 16374).
-        value = jnp.where(times_a < 0, a, pick(a, b))
-        ties = jnp.where(a == b, times_a + times_b, np.nan)
-        return value, jnp.where(before(a, b), times_a, jnp.where(before(b, a), times_b, ties))
-
-    differentiable = jax.custom_jvp(extreme)
-
-    @differentiable.defjvp
-    def extreme_jvp(primals: Any, tangents: Any) -> Any:
-        a, times_a, b, times_b = primals
-        shared = jnp.where(a == b, times_a.astype(exact) / (times_a + times_b), np.nan)
-        share_a = jnp.where(before(a, b), 1, jnp.where(before(b, a), 0, shared)).astype(dtype)
-        value, times = differentiable(*primals)
-        return (value, times), (share_a * tangents[0] + (1 - share_a) * tangents[2], jnp.zeros_like(times))
-
-    value, times = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, np.float32)
-    is_float = jnp.issubdtype(dtype, np.inexact)
-    closed = jax.make_jaxpr(differentiable if is_float else extreme)(value, times, value, times)
-    return intern_cell(closed, "maximum" if largest else "minimum", "")
-
-
-# Turns
-
-
-def _mark_turns(total: Op, last: Op) -> None:
-    """Mark what makes one term only, so that it is not grouped with what all terms have in common.
-
-    With one term there is nothing to compare with: what lies in the loops that the term is made in is its own.
-    """
-    assert last.site is not None
-    activation = _activation(last.site)
-    owner: dict[int, int] = {}
-    common: set[int] = set()
-    depths: list[int] = []
-    reached: dict[int, Op] = {}
-    for number, term in enumerate(total.inputs):
-        pending = [] if type(term) is Value and term.source is NODE else [term]
-        depth = None
-        while pending:
-            origin = root(pending.pop())
-            op = origin.source if type(origin) is Value else None
-            if not isinstance(op, Op) or op.site is None or op.scope != last.scope:
-                continue
-            if _activation(op.site) is not activation or owner.get(id(op)) == number or id(op) in common:
-                continue
-            if depth is None and op.site is not last.site:  # not a conversion that is part of the reduction
-                depth = loop_depth(op.site)
-            if id(op) in owner:
-                common.add(id(op))
-            owner[id(op)] = number
-            reached[id(op)] = op
-            pending += op.inputs
-        depths.append(0 if depth is None else depth)
-    for key, op in reached.items():
-        in_common = op.site is not None and op.site is not last.site and loop_depth(op.site) < depths[0]
-        if len(total.inputs) == 1 and in_common:
-            continue
-        if key not in common:
-            op.turn = (id(total), owner[key])
-
-
-def _activation(site: Site) -> Any:
-    return site.chain[-1][0] if site.chain else None

@@ -1,6 +1,5 @@
 """What a recording is made of: values and the operations that make them."""
 
-import itertools
 import re
 from collections.abc import Container, Iterator, Sequence
 from types import MappingProxyType
@@ -28,6 +27,7 @@ class Op:
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a sum it belongs to, if any.
         made_from: of a sum of any length, the user's code that it was found in.
+        totals: of a running total, what it was before each of its last additions, and the `at` of that (see `_totals`).
     """
 
     primitive: Any = None
@@ -37,9 +37,10 @@ class Op:
     index: int | range | None = None
     turn: tuple[int, int] | None = None
     made_from: Site | None = None
+    totals: Sequence[tuple["Value", int]] = ()
 
     def __init__(self, inputs: Sequence[Any], scope: int, at: int, site: Site | None = None):
-        self.inputs = inputs
+        self.inputs: Sequence[Any] = inputs
         self.outputs: list[Value] = []
         self.scope = scope
         self.at = at
@@ -129,16 +130,29 @@ class Value(_compat.Tracer):
     # Arithmetic on values of one type is recorded as such: an operator of jnp's takes 50 us to find out as much.
 
     def __add__(self, other: Any) -> Any:
-        return self._trace.arithmetic(ADD, self, other) if self._is_like(other) else super().__add__(other)
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(ADD, self, other)
+        return super().__add__(other)
 
     def __mul__(self, other: Any) -> Any:
-        return self._trace.arithmetic(MULTIPLY, self, other) if self._is_like(other) else super().__mul__(other)
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(MULTIPLY, self, other)
+        return super().__mul__(other)
 
-    def _is_like(self, other: Any) -> bool:
+    def __sub__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(SUBTRACT, self, other)
+        return super().__sub__(other)
+
+    def __truediv__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(DIVIDE, self, other)
+        return super().__truediv__(other)
+
+    def _is_like(self, other: "Value") -> bool:
         """Whether arithmetic with another value needs no conversion, and is this recording's business."""
         return (
-            type(other) is Value
-            and other.aval_number == self.aval_number
+            other.aval_number == self.aval_number
             and self.aval.dtype.kind == "f"
             and _compat.current_trace() is self._trace
         )
@@ -147,7 +161,7 @@ class Value(_compat.Tracer):
         if self.ndim == 0:
             raise TypeError("iteration over a 0-d array")
         if self._trace.is_valid():
-            return map(self._trace.index, itertools.repeat(self), range(self.aval.shape[0]))
+            return self._trace.rows(self)
         return (self[i] for i in range(self.shape[0]))
 
     def __reversed__(self) -> Iterator[Any]:
@@ -186,7 +200,13 @@ class Value(_compat.Tracer):
         raise self._trace.control_flow_error(self, "item")
 
 
-ADD, MULTIPLY = jax.make_jaxpr(lambda x: (jax.lax.add(x, x), jax.lax.mul(x, x)))(0.0).eqns
+def new_value(op: Op, aval: Any) -> Value:
+    """A value of the recording that an operation belongs to, which nothing makes yet."""
+    return op.outputs[0]._trace.value(aval, None)
+
+
+_OPERATORS = (jax.lax.add, jax.lax.mul, jax.lax.sub, jax.lax.div)
+ADD, MULTIPLY, SUBTRACT, DIVIDE = jax.make_jaxpr(lambda x: [operator(x, x) for operator in _OPERATORS])(0.0).eqns
 
 
 def _is_int(index: Any) -> bool:

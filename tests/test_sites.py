@@ -81,7 +81,7 @@ def test_functions_that_call_themselves_are_seen_from_their_code(fun: Any, recur
 def test_frames_of_libraries_are_not_the_users() -> None:
     assert is_library(jnp.sin.__wrapped__.__code__)
     assert is_library(np.linalg.norm.__wrapped__.__code__)
-    assert is_library(_record.describe_function.__code__)
+    assert is_library(_record.Recorder.call.__code__)
     assert not is_library(by_name.__code__)
     assert not is_library(os.path.join.__code__)
 

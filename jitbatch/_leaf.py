@@ -1,0 +1,73 @@
+"""The body of a decorated function that calls no other one, as cells: a `Leaf`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jitbatch._canonical import SumCell, intern_cell
+from jitbatch._errors import OutputError
+from jitbatch._fold import fold
+from jitbatch._graph import Tables
+from jitbatch._open import Element, open_body
+from jitbatch._sites import describe_function, describe_source
+from jitbatch._templates import Argument, Leaf, Made, Step
+from jitbatch._values import ConstantRow, Op, Value, described, is_array, within_body
+
+
+def make_leaf(
+    fun: Callable[..., Any], body: list[Op], aliases: list[Any], elements: list[Element | None], shared: set[int],
+    result: Any, tables: Tables, sample: str,
+) -> Leaf:  # fmt: skip
+    """The leaf that a call is.
+
+    Args:
+        fun: what was called.
+        body: what it recorded.
+        aliases: the leaves of its arguments, as it saw them.
+        elements: of each the element of a list that it belongs to.
+        shared: the `id`s of those that are shared.
+        result: what it returned.
+        tables: those of the recording.
+        sample: what is recorded, for an error.
+    """
+    leaves, out_tree = jax.tree.flatten(result)
+    argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
+    made = {id(value) for op in body for value in op.outputs}
+    for position, leaf in enumerate(leaves):
+        if id(leaf) not in made and id(leaf) not in argument and not is_array(leaf):
+            path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
+            raise OutputError(
+                f"{describe_function(fun)} returned {described(leaf)} of type {type(leaf).__name__} "
+                f"at result{path}, while {sample} was recorded. A decorated function returns arrays and "
+                "numbers in any pytree; return static things from an undecorated function instead."
+            )
+    name, where = getattr(fun, "__qualname__", "cell"), describe_source(fun)[1]
+    parameters = [alias for alias in aliases if type(alias) is Value]
+    element_of = {id(alias): element for alias, element in zip(aliases, elements, strict=True)}
+    opened = open_body(body, leaves, element_of, shared, name, where)
+    if opened is None:
+        outputs = [leaf for leaf in leaves if id(leaf) in made]
+        opened = []
+        if outputs or any(op.effects for op in body):
+            jaxpr, operands = fold(body, parameters, outputs, getattr(fun, "__name__", "cell"))
+            opened = [(intern_cell(jaxpr, name, where), operands, outputs)]
+
+    places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
+    steps: list[Step] = []
+
+    def place(value: Any) -> Any:
+        value = within_body(value, argument)
+        if type(value) is Value and isinstance(value.source, ConstantRow):
+            return value.source
+        return places.get(id(value), value)
+
+    for cell, operands, outputs in opened:
+        tables.sources.note_call(cell, name, where, body, parameters, len(opened) > 1)
+        avals = tuple((aval, tables.avals.number(aval)) for aval in cell.out_avals)
+        inputs = tuple(map(place, operands))
+        passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
+        steps.append(Step(cell, inputs, passed, avals))
+        for output, value in enumerate(outputs):
+            places[id(value)] = Made(len(steps) - 1, output)
+    return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
