@@ -10,7 +10,7 @@ from jitbatch._chunks import LAUNCH, WIDTHS, chunks_of, overshoot, widths_for
 
 @pytest.mark.parametrize("widths", [WIDTHS, (8,), (8, 32), (3, 5, 7)])
 def test_chunks_cover_the_nodes_and_only_the_last_is_padded(widths: tuple[int, ...]) -> None:
-    counts = np.arange(3 * widths[-1])
+    counts = np.arange(4 * widths[-1] + 2)
     chunks = chunks_of(counts, widths)
     covered = chunks @ np.array(widths)
     assert np.all(covered >= counts)

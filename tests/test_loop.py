@@ -301,6 +301,15 @@ def test_static_trip_counts_with_more_room_than_rounds(lengths: tuple[int, ...])
     assert_same(run(params, plan), want, **GRADIENTS)
 
 
+def test_static_trip_counts_with_more_room_than_terms() -> None:
+    params = rnn_params(jax.random.key(0))
+    batched = jitbatch(sums_in_a_loop("inside"), loops="static")
+    rng = np.random.default_rng(0)
+    like = batched.plan(params, [normal(rng, length, INPUT) for length in (3, 2)])
+    plan = batched.plan(params, [normal(rng, 1, INPUT) for _ in range(2)], like=like)
+    assert plan.static is like.static
+
+
 @jitbatch
 def fragile(params: Params, x: Array, h: Array) -> Array:
     return jnp.log(h @ params["h"]) / jnp.sqrt(x @ params["x"]) + params["b"] / jnp.sqrt(h)

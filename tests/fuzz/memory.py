@@ -34,20 +34,23 @@ TURN = 20
 """How many structures or cells are new in a batch."""
 
 
-def run(fun: Any, samples: list[Any]) -> None:
+def run(fun: Any, samples: list[Any], plan_only: bool) -> None:
     w = jnp.float32(1)
-    fun.batch(w, fun.plan(w, samples))
+    plan = fun.plan(w, samples)
+    if not plan_only:
+        fun.batch(w, plan)
 
 
-def new_structures() -> Iterator[None]:
+def new_structures(plan_only: bool = False) -> Iterator[None]:
     """Batches of samples of structures that were not there before."""
     fun = jitbatch(lambda w, sample: w * sum(sample[1:]) + len(sample[0].value), executor="dispatch")
     for first in itertools.count(0, TURN):
-        run(fun, [(Static(f"{number:09}"), *([1.0] * (1 + number % 5))) for number in range(first, first + TURN)])
+        numbers = range(first, first + TURN)
+        run(fun, [(Static(f"{number:09}"), *([1.0] * (1 + number % 5))) for number in numbers], plan_only)
         yield
 
 
-def new_cells() -> Iterator[None]:
+def new_cells(plan_only: bool = False) -> Iterator[None]:
     """Batches of samples with cells that were not there before."""
 
     def fun(w: Any, sample: Any) -> Any:
@@ -55,7 +58,7 @@ def new_cells() -> Iterator[None]:
 
     batched = jitbatch(fun, executor="dispatch")
     for first in itertools.count(0, TURN):
-        run(batched, [(Static(number), 1.0) for number in range(first, first + TURN)])
+        run(batched, [(Static(number), 1.0) for number in range(first, first + TURN)], plan_only)
         yield
 
 
@@ -86,8 +89,12 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=20_000)
     parser.add_argument("--last", type=float, default=0.5, help="the part that the slope is of")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--plan-only", action="store_true", help="run nothing: without what XLA compiles")
     options = parser.parse_args()
-    kinds = (("structures", new_structures(), options.structures), ("cells", new_cells(), options.cells))
+    kinds = (
+        ("structures", new_structures(options.plan_only), options.structures),
+        ("cells", new_cells(options.plan_only), options.cells),
+    )
     kinds = [(name, turns, count) for name, turns, count in kinds if count]
     for name, turns, count in kinds:
         began = time.monotonic()
