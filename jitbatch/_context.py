@@ -21,9 +21,10 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
 from jitbatch._errors import JitbatchError, SampleError, mutation_error
 from jitbatch._graph import Graph, Tables, ValueClass
-from jitbatch._record import Known, Recorder
+from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
 from jitbatch._values import NUMBERS, described, is_array
 
