@@ -303,7 +303,9 @@ def call_watched(
         error.__traceback__ = users_part(error.__traceback__)
         raise
     for part, before in zip(shared, leaves, strict=True):
-        after = [leaf for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None]
+        after = jax.tree.leaves(part)
+        if len(after) != len(before):
+            after = [leaf for leaf in after if describe_leaf(leaf) is not None]
         if list(map(id, after)) != list(map(id, before)):
             raise mutation_error(part, name)
     return result

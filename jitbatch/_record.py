@@ -18,7 +18,7 @@ import jax
 from jitbatch import _compat
 from jitbatch._errors import ControlFlowError, OutputError, mutation_error
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment
-from jitbatch._graph import SharedLeaf, Tables
+from jitbatch._graph import Tables
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
 from jitbatch._rows import Numbers
@@ -99,7 +99,7 @@ class Recorder(_compat.Trace):
 
     def shared_input(self, aval: Any, number: int, leaf: int) -> Value:
         """A leaf of the shared arguments."""
-        form = self.tables.shared_form(number, self.tables.share(SharedLeaf(leaf), aval))
+        form = self.tables.leaf_form(number, leaf)
         return Value(self, aval, number, InputSource(leaf, True), None, form)
 
     def value(self, aval: Any, source: Any) -> Value:
