@@ -18,10 +18,11 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
 from jitbatch._errors import JitbatchError, mutation_error
 from jitbatch._graph import Graph, Tables, ValueClass
-from jitbatch._record import Known, Recorder
+from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identity
+from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
 
 MAX_STRUCTURES = 16384
@@ -251,7 +252,9 @@ def call_watched(
         error.__traceback__ = users_part(error.__traceback__)
         raise
     for part, before in zip(shared, leaves, strict=True):
-        after = [leaf for leaf in jax.tree.leaves(part) if describe_leaf(leaf) is not None]
+        after = jax.tree.leaves(part)
+        if len(after) != len(before):
+            after = [leaf for leaf in after if describe_leaf(leaf) is not None]
         if list(map(id, after)) != list(map(id, before)):
             raise mutation_error(part, name)
     return result

@@ -1,7 +1,5 @@
 """The errors a user can meet: one base class, each also the builtin a caller would catch."""
 
-from typing import Any
-
 
 class JitbatchError(Exception):
     """Base class of every error that jitbatch raises itself."""
@@ -47,7 +45,7 @@ class DataError(JitbatchError, ValueError):
     """A line of a data file is not what its format asks for."""
 
 
-def mutation_error(arg: Any, sample: str) -> MutationError:
+def mutation_error(arg: object, sample: str) -> MutationError:
     return MutationError(
         f"the shared argument of type {type(arg).__name__} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "

@@ -14,7 +14,7 @@ import jax
 from jitbatch import _compat
 from jitbatch._rows import BARE, Numbers, SharedRow
 from jitbatch._sites import Site
-from jitbatch._templates import Argument, Copied, Made, MadeRow, MadeShared, Template, make_template
+from jitbatch._templates import Argument, Copied, Made, MadeRow, MadeShared, Template, further_row, make_template
 from jitbatch._values import NODE, ConstantRow, Op, Value, is_array, within_body
 
 MAX_OPERATIONS = 64
@@ -115,6 +115,46 @@ def make_fragment(
     return make_template(
         numbers, given, body.kinds, body.counts, operands, makes, further, results, out_tree, copied, body.scopes
     )  # fmt: skip
+
+
+def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int, arguments: list[Any]) -> Any:
+    """Record what a template says that has bare operations, or results that are not what its nodes make; `first` is the
+    number of the first value that its nodes make. Returns what the call returns."""
+    numbers, nodes = recorder.numbers, len(recorder.kinds)
+    made: list[list[Value]] = []
+    found: dict[int, Value] = {}
+
+    def find(place: Any) -> Any:
+        kind = type(place)
+        if kind is Argument:
+            return arguments[place.leaf]
+        if kind is Made:
+            return made[place.step][place.output]
+        if kind is MadeRow:
+            if place.place not in found:
+                value = Value(recorder, place.aval, place.aval_number, NODE, first + place.place, place.aval_number)
+                found[place.place] = value
+            return found[place.place]
+        if kind is MadeShared:
+            return Value(recorder, place.aval, place.aval_number, NODE, None, place.form)
+        return recorder.value(jax.typeof(place.array), place) if kind is ConstantRow else place
+
+    first_scope = recorder.scopes + 1
+    recorder.scopes += template.scopes
+    for known, inputs, scope, at, avals in template.operations:
+        op = Op([find(value) for value in inputs], first_scope + scope, nodes + at, known.site)
+        op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
+        op.outputs = [Value(recorder, aval, number, op) for aval, number in avals]
+        numbers.place(op)
+        made.append(op.outputs)
+        recorder.ops.append(op)
+    rows += range(first, first + template.makes)
+    rows += [value.row for outputs in made for value in outputs]
+    rows += [further_row(row, numbers) for row in template.further]
+    recorder.kinds += template.kinds
+    recorder.counts += template.counts
+    recorder.operands += template.operands(rows)
+    return template.out_tree.unflatten([find(value) for value in template.results])
 
 
 _PLACES = (Argument, Made, MadeRow, MadeShared, ConstantRow)

@@ -159,6 +159,7 @@ class Tables:
         self._aval_classes: dict[int, int] = {}
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._class_orders: dict[int, tuple[Any, ...]] = {}
+        self._leaf_forms: dict[tuple[int, int], int] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
@@ -197,6 +198,14 @@ class Tables:
     def shared_form(self, aval: int, shared: int) -> int:
         """The form of a shared value."""
         return self.form("shared", aval, shared)
+
+    def leaf_form(self, aval: int, leaf: int) -> int:
+        """The form of a leaf of the shared arguments."""
+        found = self._leaf_forms.get((aval, leaf))
+        if found is None:
+            number = self.share(SharedLeaf(leaf), self.avals[aval])
+            found = self._leaf_forms[aval, leaf] = self.shared_form(aval, number)
+        return found
 
     def shared_of_form(self, form: int) -> int:
         return self.forms[-1 - form][2]

@@ -17,31 +17,19 @@ from typing import Any, NamedTuple
 import jax
 
 from jitbatch import _compat
-from jitbatch._abstract import Abstract
-from jitbatch._caches import Cache, CacheInfo
 from jitbatch._errors import ControlFlowError, OutputError, mutation_error
-from jitbatch._fragments import Recorded, make_fragment
-from jitbatch._graph import SharedLeaf, Tables
+from jitbatch._fragments import Recorded, copy_fragment, make_fragment
+from jitbatch._graph import Tables
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._templates import (
-    Argument,
-    Leaf,
-    Made,
-    MadeRow,
-    MadeShared,
-    Template,
-    further_row,
-    leaf_template,
-)
+from jitbatch._templates import COMPOSITE, ONCE, Known, Leaf, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
     NODE,
-    ConstantRow,
     InputSource,
     Op,
     Value,
@@ -50,32 +38,6 @@ from jitbatch._values import (
     root,
     within,
 )
-
-ONCE = "once"
-"""In place of a `Leaf`: the body calls decorated functions, and has run."""
-
-COMPOSITE = "composite"
-"""The same of a body that runs each time, because it cannot be copied."""
-
-
-class Known:
-    """What is known of the decorated functions that a function calls.
-
-    Attributes:
-        signatures: for a function and arguments of one structure a `Leaf`, `ONCE` or `COMPOSITE`.
-        templates: for a function and the forms of its arguments a `Template`.
-        abstract: what operations make that are called outside of them.
-    """
-
-    def __init__(self, maxsize: int):
-        self.abstract = Abstract()
-        self.signatures = Cache(maxsize)
-        self.templates = Cache(maxsize)
-
-    def info(self) -> CacheInfo:
-        """Hits and misses of calls; the size is that of the signatures."""
-        found, info = self.templates.info(), self.signatures.info()
-        return info._replace(hits=info.hits + found.hits)
 
 
 def weakly(fun: Callable[..., Any]) -> Hashable:
@@ -120,7 +82,7 @@ class Recorder(_compat.Trace):
         self._boundaries = granularity == "subgraph"
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
-        self._scope = self._scopes = 0
+        self._scope = self.scopes = 0
         self._calls = self._first_calls = 0
         self._flat: dict[int, Flat] = {}
         self._shared: list[Flat] = []
@@ -144,7 +106,7 @@ class Recorder(_compat.Trace):
 
     def shared_input(self, aval: Any, number: int, leaf: int) -> Value:
         """A leaf of the shared arguments."""
-        form = self.tables.shared_form(number, self.tables.share(SharedLeaf(leaf), aval))
+        form = self.tables.leaf_form(number, leaf)
         return Value(self, aval, number, InputSource(leaf, True), None, form)
 
     def value(self, aval: Any, source: Any) -> Value:
@@ -307,8 +269,8 @@ class Recorder(_compat.Trace):
 
         start = len(self.kinds), len(self.operands), len(self.ops), self.numbers.made
         calls, outer = self._calls, self._scope
-        self._scopes += 1
-        self._scope = first_scope = self._scopes
+        self.scopes += 1
+        self._scope = first_scope = self.scopes
         try:
             result = fun(*positional, **named)
         finally:
@@ -338,7 +300,7 @@ class Recorder(_compat.Trace):
         elif known is ONCE:  # most structures are met once; what is met again is kept
             recorded = Recorded(
                 self.kinds[nodes:], self.counts[nodes:], self.operands[operands:], self.ops[ops:], nodes, made,
-                first_scope, self._scopes - first_scope + 1,
+                first_scope, self.scopes - first_scope + 1,
             )  # fmt: skip
             fragment = make_fragment(recorded, self.numbers, aliases, positions, result)
             if fragment is None:
@@ -404,7 +366,7 @@ class Recorder(_compat.Trace):
         first = numbers.made
         numbers.made = end = first + makes
         if results is None:
-            return self._copy(template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
+            return copy_fragment(self, template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
         if not reads_given:
             rows += range(first, end)
             rows += [further_row(row, numbers) for row in further]
@@ -420,44 +382,6 @@ class Recorder(_compat.Trace):
             made = range(first, end) if in_order else [value.row for value in values]
             self._flat[id(result)] = _new_flat((result, values, made, form, False))
         return result
-
-    def _copy(self, template: Template, rows: list[Any], first: int, arguments: list[Any]) -> Any:
-        """What `_emit` does of templates with bare operations, or with results that are not what their nodes make."""
-        numbers, nodes = self.numbers, len(self.kinds)
-        made: list[list[Value]] = []
-        found: dict[int, Value] = {}
-
-        def find(place: Any) -> Any:
-            kind = type(place)
-            if kind is Argument:
-                return arguments[place.leaf]
-            if kind is Made:
-                return made[place.step][place.output]
-            if kind is MadeRow:
-                if place.place not in found:
-                    value = Value(self, place.aval, place.aval_number, NODE, first + place.place, place.aval_number)
-                    found[place.place] = value
-                return found[place.place]
-            if kind is MadeShared:
-                return Value(self, place.aval, place.aval_number, NODE, None, place.form)
-            return self.value(jax.typeof(place.array), place) if kind is ConstantRow else place
-
-        first_scope = self._scopes + 1
-        self._scopes += template.scopes
-        for known, inputs, scope, at, avals in template.operations:
-            op = Op([find(value) for value in inputs], first_scope + scope, nodes + at, known.site)
-            op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
-            op.outputs = [Value(self, aval, number, op) for aval, number in avals]
-            numbers.place(op)
-            made.append(op.outputs)
-            self.ops.append(op)
-        rows += range(first, first + template.makes)
-        rows += [value.row for outputs in made for value in outputs]
-        rows += [further_row(row, numbers) for row in template.further]
-        self.kinds += template.kinds
-        self.counts += template.counts
-        self.operands += template.operands(rows)
-        return template.out_tree.unflatten([find(value) for value in template.results])
 
     # Errors
 

@@ -71,7 +71,7 @@ class _Gatherer:
         return any(id(value) in self.uses or value.row in self.read for value, _ in op.totals)
 
     def run(self) -> list[Op]:
-        additions = [op for op in self.ops if op.primitive is primitives.add_p or _is_addition(op)]
+        additions = list(filter(_is_addition, self.ops))
         terms = {id(op): found for op in additions if (found := self._addends(op)) is not None}
         for op in self.ops:
             if len(op.inputs) == 1:
@@ -134,7 +134,7 @@ class _Gatherer:
             value = self._origin(made_by.inputs[0])
         if not is_call(op.site) and loop_depth(op.site) <= outside:
             return False
-        return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not np.any(value)
+        return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not value
 
     def _gather_chains(self, additions: Sequence[Op], terms: dict[int, Sequence[Any]]) -> None:
         """Replace what accumulates among additions, of which the terms are given by `id`."""
@@ -315,10 +315,10 @@ def _is_plain_term(value: Any, total: Value) -> bool:
 
 def _is_addition(op: Op) -> bool:
     """Whether an operation adds its two inputs, after one conversion of each at most."""
-    if op.primitive is primitives.add_p:
-        return True
+    if op.primitive is not _compat.jit_p or len(op.inputs) != 2:
+        return op.primitive is primitives.add_p
     equations = _equations(op)
-    if len(op.inputs) != 2 or not equations or equations[-1].primitive is not primitives.add_p:
+    if not equations or equations[-1].primitive is not primitives.add_p:
         return False
     if any(eqn.primitive is not primitives.convert_element_type_p for eqn in equations[:-1]):
         return False

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jitbatch import _compat
+from jitbatch._abstract import Abstract
+from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Cell, SumCell
 from jitbatch._graph import ROW, SharedArray, SharedResult
 from jitbatch._rows import Numbers, SharedRow, is_small
@@ -78,6 +80,33 @@ class Leaf(NamedTuple):
         return any(
             _compat.is_tracer(value) for values in (*(s.inputs for s in self.steps), self.results) for value in values
         )
+
+
+ONCE = "once"
+"""In place of a `Leaf`: the body calls decorated functions, and has run."""
+
+COMPOSITE = "composite"
+"""The same of a body that runs each time, because it cannot be copied."""
+
+
+class Known:
+    """What is known of the decorated functions that a function calls.
+
+    Attributes:
+        signatures: for a function and arguments of one structure a `Leaf`, `ONCE` or `COMPOSITE`.
+        templates: for a function and the forms of its arguments a `Template`.
+        abstract: what operations make that are called outside of them.
+    """
+
+    def __init__(self, maxsize: int):
+        self.abstract = Abstract()
+        self.signatures = Cache(maxsize)
+        self.templates = Cache(maxsize)
+
+    def info(self) -> CacheInfo:
+        """Hits and misses of calls; the size is that of the signatures."""
+        found, info = self.templates.info(), self.signatures.info()
+        return info._replace(hits=info.hits + found.hits)
 
 
 class Copied(NamedTuple):

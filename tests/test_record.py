@@ -16,8 +16,8 @@ from jax import lax
 from jitbatch import _compat, clear_caches, jitbatch
 from jitbatch._errors import ControlFlowError, MutationError
 from jitbatch._graph import Tables
-from jitbatch._record import Known, Recorder
-from jitbatch._templates import Leaf
+from jitbatch._record import Recorder
+from jitbatch._templates import Known, Leaf
 from jitbatch._values import Op, Value
 
 X = jnp.ones(2)
