@@ -5,14 +5,14 @@ everything here works on whole arrays.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitbatch._concat import Piece, offsets, ranges
 from jitbatch._graph import ROW, Graph
 from jitbatch._layers import by_stage, find_layers, find_needs, longest_paths
-from jitbatch._shapes import Operands, find_shapes, place_of
+from jitbatch._shapes import Operands, Shapes, find_shapes, place_of
 from jitbatch._split import Made, Operand
 from jitbatch._types import Types
 
@@ -143,37 +143,104 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
     constant[shared_value] = shared_number
     column = np.arange(len(operands)) - np.repeat(operand_start[:-1], arity)
     place_of_operand = place_of(np.repeat(part_type, arity), column)
-    made = Operands(place_of_operand, made_by, operands - first_value[made_by], given[operands], constant[operands])
-    shapes = find_shapes(part_type, arity, made, int(inputs_of.sum()), stages)
-    first_input = np.cumsum(inputs_of) - inputs_of
+    read = Operands(place_of_operand, made_by, operands - first_value[made_by], given[operands], constant[operands])
+    shapes = find_shapes(part_type, arity, read, int(inputs_of.sum()), stages)
+    outputs = value[over_all([graph.outputs for graph in graphs])]
+    parts = Parts(
+        owner, part_type, level, layer, arity, first_value, shapes, operands, place_of_operand, outputs, start
+    )
+    parts = _without_sums_of_one(parts, types, given_of)
 
     # Apart again.
+    owner, start = parts.owner, parts.start
     parts_of = np.bincount(owner, minlength=len(graphs))
-    operands_of = np.bincount(owner, weights=arity, minlength=len(graphs)).astype(np.int64)
+    operands_of = np.bincount(owner, weights=parts.arity, minlength=len(graphs)).astype(np.int64)
     outputs_of = np.array([len(graph.outputs) for graph in graphs])
-    base = np.where(shapes.end > shapes.first, first_input[owner], shapes.first)
+    first_input = np.cumsum(inputs_of) - inputs_of
+    digest, first, end, position = parts.shapes
+    base = np.where(end > first, first_input[owner], first)
     columns = np.stack(
         [
-            part_type, level, layer, arity, first_value - start[owner],
-            shapes.digest, shapes.first - base, shapes.end - base,
+            parts.type, parts.level, parts.layer, parts.arity, parts.first_value - start[owner],
+            digest, first - base, end - base,
         ]
     )  # fmt: skip
-    positions = shapes.position - np.repeat(first_input, inputs_of)
-    outputs = value[over_all([graph.outputs for graph in graphs])] - np.repeat(start[:-1], outputs_of)
     sizes = np.stack([parts_of, np.diff(start), operands_of, inputs_of, shared_of], axis=1).tolist()
-    edges = np.stack([operands - np.repeat(start[:-1], operands_of), place_of_operand])
     apart = zip(
         _apart(columns, parts_of),
-        _apart(edges, operands_of),
+        _apart(np.stack([parts.operands - np.repeat(start[:-1], operands_of), parts.place]), operands_of),
         _apart(shared_number, shared_of),
-        _apart(outputs, outputs_of),
-        _apart(positions, inputs_of),
+        _apart(parts.outputs - np.repeat(start[:-1], outputs_of), outputs_of),
+        _apart(position - np.repeat(first_input, inputs_of), inputs_of),
         strict=True,
     )
     return [
         Piece(*arrays, graph.input_rows, own_needs, tuple(size))
         for graph, arrays, own_needs, size in zip(graphs, apart, needs, sizes, strict=True)
     ]
+
+
+class Parts(NamedTuple):
+    """The parts of some graphs; values are numbered over all of them.
+
+    Attributes:
+        owner, type, level, layer, arity, first_value: int [parts]; `owner` is the graph.
+        shapes: those of the parts.
+        operands, place: int; see `Piece`.
+        outputs: int; the values that are results, of all graphs.
+        start: int [graphs + 1]; the first value of each graph.
+    """
+
+    owner: np.ndarray
+    type: np.ndarray
+    level: np.ndarray
+    layer: np.ndarray
+    arity: np.ndarray
+    first_value: np.ndarray
+    shapes: Shapes
+    operands: np.ndarray
+    place: np.ndarray
+    outputs: np.ndarray
+    start: np.ndarray
+
+
+def _without_sums_of_one(parts: Parts, types: Types, given_of: np.ndarray) -> Parts:
+    """The same without sums of one term, which are that term. Levels and layers stay: what is at the same height of two
+    trees is in the same layer, whether a node has one child or several.
+
+    Args:
+        given_of: int [graphs]; how many values each graph has that are not made by parts.
+    """
+    is_sum = np.array([kind.is_variadic for kind in types.kinds], bool)[parts.type]
+    kept = ~(is_sum & (parts.arity == 1))
+    if kept.all():
+        return parts
+    stands_for = np.arange(parts.start[-1])
+    stands_for[parts.first_value[~kept]] = parts.operands[(np.cumsum(parts.arity) - parts.arity)[~kept]]
+    while np.any(stands_for[stands_for] != stands_for):
+        stands_for = stands_for[stands_for]
+    made = types.made[parts.type] * kept
+    first_value = np.cumsum(made) - made + np.cumsum(given_of)[parts.owner]
+    start = offsets(given_of + np.bincount(parts.owner, weights=made, minlength=len(given_of)).astype(np.int64))
+    number = np.full(parts.start[-1], -1)
+    number[ranges(parts.start[:-1], given_of)] = ranges(start[:-1], given_of)
+    number[ranges(parts.first_value, made)] = ranges(first_value, made)
+    number = number[stands_for]
+    read_by_kept = np.repeat(kept, parts.arity)
+    digest, first, end, position = parts.shapes
+    return Parts(
+        owner=parts.owner[kept],
+        type=parts.type[kept],
+        level=parts.level[kept],
+        layer=parts.layer[kept],
+        arity=parts.arity[kept],
+        first_value=first_value[kept],
+        shapes=Shapes(digest[kept], first[kept], end[kept], position),
+        operands=number[parts.operands[read_by_kept]],
+        place=parts.place[read_by_kept],
+        outputs=number[parts.outputs],
+        start=start,
+    )
 
 
 def _apart(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:

@@ -1,0 +1,60 @@
+"""Graphs in terms of types: what becomes of sums of one term."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from zoo import assert_same, gradients, stack
+
+from jitbatch import jitbatch
+
+W = {"w": jnp.array([[0.5, -0.2], [0.1, 0.4]]), "b": jnp.array([0.3, -0.6])}
+
+
+@jitbatch
+def node(p: Any, x: Any, children: list[Any]) -> Any:
+    return jnp.tanh(sum(children, jnp.zeros(2)) @ p["w"] + x)
+
+
+def encode(p: Any, tree: Any) -> Any:
+    return node(p, tree[0], [encode(p, child) for child in tree[1:]])
+
+
+def total(p: Any, xs: Any) -> Any:
+    return jnp.stack(xs).sum(0)
+
+
+def nested(p: Any, xs: Any) -> Any:
+    """Sums of one term that is a sum of one term, of a parameter, and that are results."""
+    inner = [sum([x * p["b"]], jnp.zeros(2)) for x in xs]
+    return sum([sum(inner[:1], jnp.zeros(2))], jnp.zeros(2)), total(p, [p["b"]]) * xs[0], total(p, xs[:1])
+
+
+X = [np.float32([i, 1 - i]) for i in range(5)]
+CHAIN = (X[0], (X[1], (X[2], (X[3],))))
+TREES = [CHAIN, (X[0], (X[1],), (X[2], (X[3],), (X[4],))), (X[4],), (X[2], (X[3], (X[4],), (X[0],)))]
+CASES = [(encode, TREES), (total, [X[:1], X[:3], X[1:2]]), (nested, [X[:1], X[:2], X[:3]])]
+
+
+@pytest.mark.parametrize("executor", ["fused", "dispatch"])
+@pytest.mark.parametrize(("fun", "samples"), CASES, ids=[fun.__name__ for fun, _ in CASES])
+def test_a_sum_of_one_term_is_that_term(fun: Any, samples: list[Any], executor: Any) -> None:
+    batched = jitbatch(fun, executor=executor)
+    want = gradients(lambda p, s: stack([fun(p, x) for x in s]), W, samples)
+    assert_same(gradients(batched.batch, W, samples), want)
+
+
+def test_sums_of_one_term_are_no_nodes() -> None:
+    """Of 14 nodes, three have two children and five have one."""
+    assert jitbatch(encode).plan(W, TREES).summary.nodes == 14 + 3
+
+
+def test_nodes_at_the_same_height_run_together_whatever_their_number_of_children() -> None:
+    """A sum of one term does not run, but takes the place in the order that it would have."""
+    chain = jitbatch(encode).plan(W, [CHAIN]).summary
+    both = jitbatch(encode).plan(W, [CHAIN, (X[0], (X[1], (X[2], (X[3],), (X[4],))))]).summary
+    assert chain.steps == 4
+    assert both.steps == 5  # one more for the sum
