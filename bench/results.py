@@ -49,7 +49,7 @@ def commit() -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    reporting = ("report.py", "parts", "regress.py", "simulation.py")
+    reporting = ("report.py", "parts", "regress.py", "simulation.py", "results")
     measured = ("jitbatch", "bench", *(f":(exclude)bench/{name}" for name in reporting))
     name = git("log", "-1", "--format=%h", "--", *measured) or "unknown"
     return name + ("+" if git("status", "--porcelain", "--untracked-files=no", "--", *measured) else "")

@@ -20,6 +20,7 @@ from jitbatch._record import Recorder
 from jitbatch._rows import BARE, Numbers
 from jitbatch._sums import gather_sums
 from jitbatch._templates import bind, further_row
+from jitbatch._totals import apart
 from jitbatch._values import Op, Value, check_result
 
 
@@ -173,7 +174,9 @@ def _row(value: Any, numbers: Numbers) -> int:
 def _kept_operations(recorder: Recorder, results: Sequence[Any]) -> list[Op]:
     """The operations that are work of the sample, with sums in place of what they were written as."""
     numbers, ops = recorder.numbers, recorder.ops
-    if numbers.granularity != "graph":
+    if numbers.granularity == "graph":
+        ops = recorder.gathered = apart(ops)
+    else:
         read = {numbers.actual(row) for row in recorder.operands if row >= BARE}
         ops = recorder.gathered = gather_sums(ops, results, read=read)
     kept = []

@@ -172,10 +172,10 @@ class Context:
     def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
         """The graphs of samples, recorded where their structures are new."""
         tables = self.tables
-        return [
-            one.graph if one.graph is not None and one.graph.tables is tables else self.graph(one, i, shared, arguments)
-            for i, one in enumerate(structures)
-        ]
+        graphs = [one.graph if one.graph is not None and one.graph.tables is tables else None for one in structures]
+        self.graphs.count_hits(len(graphs) - graphs.count(None))
+        known = zip(structures, graphs, strict=True)
+        return [graph or self.graph(one, i, shared, arguments) for i, (one, graph) in enumerate(known)]
 
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         """The graph of a sample, recorded if its structure is new."""
