@@ -76,6 +76,10 @@ def test_totals_are_what_the_loop_gives(fun: Any) -> None:
     assert_batches(fun, [vectors(n) for n in (1, 2, 3, 5)])
 
 
+def test_totals_in_graphs_as_a_whole() -> None:
+    assert_batches(loop, [vectors(n) for n in (1, 3, 5)], options=[("graph", "dispatch"), ("graph", "fused")])
+
+
 def record(fun: Any, count: int) -> Recorder:
     context = Context(fun, "subgraph")
     recorder = Recorder(context.tables, context.known, "subgraph", record.__code__, "a sample")
