@@ -157,12 +157,13 @@ class Lowering:
 
     def _block(self, number: int, nodes: np.ndarray, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
         kind, origin = self.types.kinds[number], self.types.origins[number]
-        capacity = self.nodes[origin] = _size(len(nodes), size_of(self.least.nodes, origin))
+        # There is room for a node even where all sums are of one term, which are no nodes.
+        capacity = self.nodes[origin] = _size(max(len(nodes), 1), size_of(self.least.nodes, origin))
         terms = 0
         if kind.is_variadic:
             starts = self.analysis.batch.operand_start
             count = int((starts[nodes + 1] - starts[nodes]).sum())
-            terms = self.terms[origin] = _size(count, size_of(self.least.terms, origin))
+            terms = self.terms[origin] = _size(max(count, 1), size_of(self.least.terms, origin))
         starts_of_outputs = []
         for out_class in self.types.writes[number]:
             starts_of_outputs.append(self.next_row[out_class])
