@@ -9,7 +9,7 @@ DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For e
 - cold cpu, warm cpu: the same as processor time of the planning thread, which says more on a busy machine;
 - share: warm planning by the time of a fused train step;
 - cold epoch: the time of an epoch (planning and training) over never-seen samples, by that of the next one;
-- ahead: the time of an epoch with `f.plans` (planning in a thread), by that of the same steps on plans made before.
+- ahead: the time of an epoch with `f.plans(..., prefetch=2)` (planning in a thread), by that of the same steps on plans made before.
 
 A node is a call that the batch computes or merges (`plan.summary.nodes`).
 """
@@ -95,7 +95,7 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
     executed, ahead, in_turn = [], [], []
     for _ in range(3):
         executed.append(seconds(lambda: epoch(ready)))
-        ahead.append(seconds(lambda: epoch(fun.plans(params, batches, like=largest))))
+        ahead.append(seconds(lambda: epoch(fun.plans(params, batches, prefetch=2, like=largest))))
         in_turn.append(seconds(lambda: epoch(fun.plan(params, batch, like=largest) for batch in batches)))
     warm_step = statistics.median(executed) / len(batches)
     return {

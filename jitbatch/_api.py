@@ -150,12 +150,16 @@ class Batched(Generic[P, R]):
         """
         return self._planner.plan(self._call(args, kwargs), like, shards)
 
-    def plans(self, *args: Any, prefetch: int = 2, like: Plan | Capacity | None = None, **kwargs: Any) -> Plans:
-        """Plans of one minibatch after the other, made ahead of time in a thread and put on the device.
+    def plans(
+        self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | None = None, **kwargs: Any
+    ) -> Plans:
+        """Plans of one minibatch after the other, put on the device; made while it runs the steps before.
 
         Args:
             args: as for `plan`, with an iterable of minibatches in place of each mapped argument.
-            prefetch: how many plans are made ahead of time; with 0, each is made when it is asked for, in no thread.
+            prefetch: how many plans are made ahead of time, in a thread; with 0, each is made when it is asked for, in no
+                thread. By default 2, but 0 where the device is a CPU: it has only the cores that planning takes, and
+                runs a step while the next plan is made in any case, since JAX does not wait for it.
             like: an earlier plan, or its `capacity`. Each plan is made like the one before, so that sizes only grow.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Planning ahead: a thread plans the next minibatches while the device runs the last one."""
+"""Planning ahead: the next minibatches are planned while the device runs the last one."""
 
 import queue
 import threading
@@ -20,7 +20,11 @@ class Plans(Iterator[Plan]):
     planning one of them, is raised in the place of the plan that could not be made.
     """
 
-    def __init__(self, make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any, prefetch: int):
+    def __init__(
+        self, make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any, prefetch: int | None
+    ):
+        if prefetch is None:
+            prefetch = 0 if jax.default_backend() == "cpu" else 2
         if prefetch < 0:
             raise ArgumentError(f"prefetch={prefetch} is negative: it is how many plans are made ahead of time")
         self._source = _plans(make, batches, like)

@@ -123,7 +123,7 @@ def endless() -> Iterator[Any]:
 
 
 def test_closing_ends_the_thread() -> None:
-    plans = total.plans(2.0, endless())
+    plans = total.plans(2.0, endless(), prefetch=2)
     next(plans)
     assert len(threads()) == 1
     plans.close()
@@ -133,22 +133,33 @@ def test_closing_ends_the_thread() -> None:
         next(plans)
 
 
+@pytest.mark.parametrize(("backend", "number"), [("cpu", 0), ("gpu", 1)])
+def test_a_device_with_cores_of_its_own_has_a_thread(
+    monkeypatch: pytest.MonkeyPatch, backend: str, number: int
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    with total.plans(2.0, endless()) as plans:
+        assert len(threads()) == number
+        monkeypatch.undo()
+        next(plans)
+
+
 def test_leaving_a_loop_ends_the_thread() -> None:
-    for plan in total.plans(2.0, endless()):
+    for plan in total.plans(2.0, endless(), prefetch=2):
         assert plan.summary.samples == 2
         break
     gc.collect()
 
 
 def test_nothing_is_asked_of_it() -> None:
-    total.plans(2.0, endless())
+    total.plans(2.0, endless(), prefetch=2)
     gc.collect()
 
 
 def test_settings_of_one_thread_are_refused() -> None:
     with jax.enable_x64(True):
         with pytest.raises(PlanError, match="prefetch=0"):
-            next(total.plans(2.0, MINIBATCHES))
+            next(total.plans(2.0, MINIBATCHES, prefetch=2))
         assert total.batch(2.0, next(total.plans(2.0, MINIBATCHES, prefetch=0))).dtype == np.float64
 
 

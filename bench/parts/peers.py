@@ -16,8 +16,8 @@ WORKLOADS = {
     "ListOps": "Nested expressions; an LSTM reads each operator's arguments; made from a seed",
 }
 PEERS = {
-    "jitbatch": "`f.plans`, which plans ahead in a thread, and one jitted step; structures were seen before",
-    "jitbatch, no prefetch": "the same, each minibatch planned and then run",
+    "jitbatch": "`f.plans`, and one jitted step, which runs while the next plan is made; structures were seen before",
+    "jitbatch, planned in a thread": "the same with `prefetch=2`: plans are made ahead in a thread",
     "DyNet agenda": "from Python, `--dynet-autobatch 1`",
     "DyNet depth": "from Python, `--dynet-autobatch 2`",
     "DyNet depth, words once": "trees project each distinct word of a minibatch once",

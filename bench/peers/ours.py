@@ -1,8 +1,8 @@
 """jitbatch: each minibatch is planned and then run by one compiled step.
 
-    python ours.py PREFETCH
+    python ours.py [PREFETCH]
 
-Plans are made ahead of time in a thread, so many as PREFETCH says; with 0, one after the other.
+Plans are made as `f.plans` does by default, or so many of them ahead of time in a thread as PREFETCH says.
 """
 
 import sys
@@ -16,12 +16,13 @@ def make(task: Task) -> Runner:
     workload = workload_of(task)
     model, params = workload.model, workload.params
     trainer = Trainer(lambda params, plan: model.batch(params, plan).mean(), params)
+    prefetch = int(sys.argv[1]) if len(sys.argv) > 1 else None
     like: Any = None
 
     def run(batches: list[list[Any]], training: bool) -> list[float]:
         nonlocal like
         losses = []
-        with model.plans(params, batches, prefetch=int(sys.argv[1]), like=like) as plans:
+        with model.plans(params, batches, prefetch=prefetch, like=like) as plans:
             for like in plans:
                 losses.append(trainer.run(like, training))
         return numbers(losses)

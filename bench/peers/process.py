@@ -47,8 +47,8 @@ class Peer(NamedTuple):
 
 DYNET = ("dynet_autobatch.py", "--dynet-mem", "2048", "--dynet-autobatch")
 PEERS = {
-    "jitbatch": Peer(("ours.py", "2")),
-    "jitbatch, no prefetch": Peer(("ours.py", "0")),
+    "jitbatch": Peer(("ours.py",)),
+    "jitbatch, planned in a thread": Peer(("ours.py", "2")),
     "DyNet agenda": Peer((*DYNET, "1"), "dynet", threads=1),
     "DyNet depth": Peer((*DYNET, "2"), "dynet", threads=1),
     "DyNet depth, words once": Peer((*DYNET, "2", "words-once"), "dynet", workloads=("SICK", "SST"), threads=1),
