@@ -157,9 +157,9 @@ class Batched(Generic[P, R]):
 
         Args:
             args: as for `plan`, with an iterable of minibatches in place of each mapped argument.
-            prefetch: how many plans are made ahead of time, in a thread; with 0, each is made when it is asked for, in no
-                thread. By default 2, but 0 where the device is a CPU: it has only the cores that planning takes, and
-                runs a step while the next plan is made in any case, since JAX does not wait for it.
+            prefetch: how many plans are made ahead of time, in a thread; with 0, each is made when it is asked for, in
+                no thread. By default 2, but 0 where the device is a CPU: it has only the cores that planning takes,
+                and runs a step while the next plan is made in any case, since JAX does not wait for it.
             like: an earlier plan, or its `capacity`. Each plan is made like the one before, so that sizes only grow.
 
         Returns:
