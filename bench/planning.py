@@ -9,7 +9,7 @@ DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For e
 - cold cpu, warm cpu: the same as processor time of the planning thread, which says more on a busy machine;
 - share: warm planning by the time of a fused train step;
 - cold epoch: the time of an epoch (planning and training) over never-seen samples, by that of the next one;
-- ahead: the time of an epoch with `f.plans(..., prefetch=2)`, in a thread, by that of the same steps on plans made before.
+- ahead: the time of an epoch with `f.plans(..., prefetch=2)`, by that of the same steps on plans made before.
 
 A node is a call that the batch computes or merges (`plan.summary.nodes`).
 """
