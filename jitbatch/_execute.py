@@ -110,35 +110,28 @@ def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any
 
 
 def _shared_program(tables: Tables, computed: Sequence[int]) -> tuple[Callable[..., Any], list[Any]]:
-    arrays: dict[int, Any] = {}
-
-    def collect(number: int) -> None:
-        entry = tables.shared[number]
-        if isinstance(entry, SharedArray):
-            arrays[number] = entry.value
-        elif isinstance(entry, SharedResult):
-            for operand in entry.operands:
-                collect(operand)
-
-    for number in computed:
-        collect(number)
-    places = {number: place for place, number in enumerate(arrays)}
+    # Operands come before their results. A value may be read along very many paths; it is looked at once.
+    reached, remaining = set(computed), list(computed)
+    while remaining:
+        entry = tables.shared[remaining.pop()]
+        further = set(entry.operands) - reached if isinstance(entry, SharedResult) else set()
+        reached |= further
+        remaining += further
+    entries = {number: tables.shared[number] for number in sorted(reached)}
+    arrays = {number: entry.value for number, entry in entries.items() if isinstance(entry, SharedArray)}
 
     def jitbatch_shared(leaves: list[Any], constants: list[Any]) -> list[Any]:
+        values = dict(zip(arrays, constants, strict=True))
         done: dict[Any, Any] = {}
-
-        def value(number: int) -> Any:
-            entry = tables.shared[number]
+        for number, entry in entries.items():
             if isinstance(entry, SharedLeaf):
-                return leaves[entry.index]
-            if isinstance(entry, SharedArray):
-                return constants[places[number]]
-            call = (entry.cell, entry.operands)
-            if call not in done:
-                done[call] = entry.cell(*map(value, entry.operands))
-            return done[call][entry.output]
-
-        return [value(number) for number in computed]
+                values[number] = leaves[entry.index]
+            elif isinstance(entry, SharedResult):
+                call = (entry.cell, entry.operands)
+                if call not in done:
+                    done[call] = entry.cell(*[values[operand] for operand in entry.operands])
+                values[number] = done[call][entry.output]
+        return [values[number] for number in computed]
 
     return jax.jit(jitbatch_shared), list(arrays.values())
 

@@ -218,7 +218,7 @@ class Lowering:
         types, blocks, ordered, rounds, origins, margin, widths = loop
         rounds_count = max(int(r.max(initial=-1)) for r in rounds) + 1
         least = self.least.of_loop(origins)
-        room = max(_size(rounds_count, least.rounds), 1)
+        room = max(self._room_for_rounds(rounds_count), least.rounds)
         counts = np.array([np.bincount(r, minlength=room) for r in rounds]).T
         chunks = np.zeros((*counts.shape, len(widths)), np.int32)
         for t, block in enumerate(blocks):
@@ -244,12 +244,12 @@ class Lowering:
             for arena, start in zip(writes[place], block.starts, strict=True):
                 due[arena][start + margin : start + margin + len(nodes)] = when
 
-        edge_tables = edges.tables(
-            due,
-            (rounds_count, len(types)),
-            room,
-            lambda arena, pairs: _size(pairs, least.pairs.get(self.arena_classes[arena], 0)),
-        )
+        def room_for_pairs(arena: int, pairs: int) -> int:
+            # There may be few, and then their number varies much: a sixteenth of the edge rows is no cost.
+            enough = max(pairs, edges.counts[arena] // 16) if pairs else 0
+            return _size(enough, least.pairs.get(self.arena_classes[arena], 0))
+
+        edge_tables = edges.tables(due, (rounds_count, len(types)), room, room_for_pairs)
         pair_trips = None
         if self.static_loops:
             by_class = zip(edge_tables, self.arena_classes, strict=True)
@@ -287,6 +287,15 @@ class Lowering:
         for name in ("pair_left", "pair_right", "pair_start", "pair_span"):
             tables[name] = tuple(None if one.pairs is None else one.pairs[name] for one in edge_tables)
         return shape, tables
+
+    def _room_for_rounds(self, rounds: int) -> int:
+        """Rounded far up, to 64, 256, 1024, ..., where those that are not there cost only rows of small tables."""
+        if self.static_loops:
+            return round_up(rounds)
+        room = 64
+        while room < rounds:
+            room *= 4
+        return room
 
     def _operands(
         self, block: Block, nodes: np.ndarray, reads: tuple[int, ...], edges: Edges

@@ -248,19 +248,27 @@ class Tables:
 
     def shared_order(self, number: int) -> tuple[Any, ...]:
         """A key that orders shared values in the same way whatever was recorded first."""
-        if number not in self._shared_orders:
-            entry = self.shared[number]
-            if isinstance(entry, SharedLeaf):
-                order: tuple[Any, ...] = (0, entry.index)
-            elif isinstance(entry, SharedResult):
-                order = (1, entry.cell.digest, self.binding_order(entry.operands), entry.output)
-            elif _compat.is_tracer(entry.value):
-                order = (3, number)
-            else:
-                bits = repr(array_key(_as_array(entry.value, jax.typeof(entry.value))))
-                order = (2, hashlib.sha256(bits.encode()).hexdigest())
-            self._shared_orders[number] = order
+        remaining = [] if number in self._shared_orders else [number]
+        while remaining:
+            entry = self.shared[remaining[-1]]
+            operands = entry.operands if isinstance(entry, SharedResult) else ()
+            unknown = [operand for operand in operands if operand not in self._shared_orders]
+            if not unknown:
+                known = remaining.pop()
+                self._shared_orders[known] = self._order_of(known, entry)
+            remaining += unknown
         return self._shared_orders[number]
+
+    def _order_of(self, number: int, entry: SharedValue) -> tuple[Any, ...]:
+        if isinstance(entry, SharedLeaf):
+            return 0, entry.index
+        if isinstance(entry, SharedResult):
+            call = (entry.cell.digest, [self._shared_orders[operand] for operand in entry.operands], entry.output)
+            return 1, hashlib.sha256(repr(call).encode()).hexdigest()
+        if _compat.is_tracer(entry.value):
+            return 3, number
+        bits = repr(array_key(_as_array(entry.value, jax.typeof(entry.value))))
+        return 2, hashlib.sha256(bits.encode()).hexdigest()
 
     def binding_order(self, binding: tuple[int, ...]) -> tuple[Any, ...]:
         return tuple(() if number == ROW else self.shared_order(number) for number in binding)

@@ -110,3 +110,20 @@ def test_lists_of_results_compile_for_rounded_sizes() -> None:
     for samples in range(13, 25):
         run(samples)
     assert _execute._take._cache_size() - before <= 4  # of twelve sizes
+
+
+def test_shared_values_that_are_read_along_many_paths() -> None:
+    """Each of them is computed from the one before, which it reads twice."""
+
+    @jitbatch
+    def both(w: Any, left: Any, right: Any) -> Any:
+        return jnp.tanh(w * left + right)
+
+    def fun(w: Any, x: Any) -> Any:
+        value = w
+        for _ in range(60):
+            value = both(w, value, value)
+        return value * x
+
+    want = [float(fun(jnp.float32(0.5), x)) for x in (1.0, 2.0)]
+    np.testing.assert_allclose(jitbatch(fun).batch(jnp.float32(0.5), [1.0, 2.0]), want, rtol=1e-6)

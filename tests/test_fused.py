@@ -27,7 +27,7 @@ from zoo import (
     tree_params,
 )
 
-from jitbatch import jitbatch
+from jitbatch import Static, jitbatch
 from jitbatch._errors import PlanError
 
 GRADIENTS = {"rtol": 1e-4, "atol": 1e-5}
@@ -107,6 +107,37 @@ def test_like_a_smaller_plan_is_large_enough() -> None:
     assert again.static == large.static
     for samples, plan in ((LARGE, large), (SMALL, again)):
         assert_same(tree_values_and_gradients(PARAMS, plan), loop(TREE.fun, PARAMS, samples), **GRADIENTS)
+
+
+@jitbatch
+def cell(w: Any, x: Any, h: Any) -> Any:
+    return jnp.tanh(w * x + h)
+
+
+@jitbatch
+def chain(w: Any, sample: tuple[Any, Static]) -> Any:
+    """A chain of cells, the last few of which read the one before them twice."""
+    xs, twice = sample
+    h = w
+    for x in xs:
+        h = cell(w, x, h)
+    for _ in range(twice.value):
+        h = cell(w, h, h)
+    return h
+
+
+def chains(length: int, twice: int) -> list[Any]:
+    rng = np.random.default_rng(length)
+    return [(normal(rng, length), Static(twice)) for _ in range(16)]
+
+
+def test_room_for_rounds_and_pairs_seldom_grows() -> None:
+    """Neither costs much where it is not used, and their numbers vary from batch to batch."""
+    w = jnp.float32(0.5)
+    plans = [check(chain, w, chains(*sizes)) for sizes in ((30, 1), (29, 2), (28, 3))]
+    assert len({plan.static for plan in plans}) == 1
+    (deep,), (deeper,) = loops(chain.plan(w, chains(63, 1))), loops(chain.plan(w, chains(64, 1)))
+    assert (deep.rounds, deeper.rounds) == (64, 256)
 
 
 @jitbatch
