@@ -18,7 +18,7 @@ from models import binary_params, logits
 from timing import interleaved
 from trees import random_tree
 
-from jitbatch import Batched, _auto, jitbatch
+from jitbatch import Batched, _auto, jitbatch, keep_memory
 
 MOST_CALLS = 20_000
 
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     arguments = parser.parse_args()
+    keep_memory()
     _auto.patience = 0.01
     rows: list[dict[str, Any]] = []
     print(f"hidden {arguments.hidden}, jax {jax.__version__} on {jax.default_backend()}")

@@ -26,6 +26,8 @@ import numpy as np
 from fused import MODES, in_mode, make_settings, mean_loss
 from trees import minibatches
 
+from jitbatch import keep_memory
+
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (?:\(.*?\)|\S+) ([\w-]+)\((?:.*op_name=\"([^\"]*)\")?")
 CONTAINERS = ("while", "conditional", "call")
 PRODUCTS = ("dot_general", "transpose", "conv_general_dilated")
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--top", type=int, default=0, help="how many single instructions to show")
     options = parser.parse_args()
+    keep_memory()
     settings = argparse.Namespace(
         data=options.data, quick=False, loss="root", hidden=(options.hidden,), batch=(options.batch,), rounds=1
     )

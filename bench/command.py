@@ -11,6 +11,8 @@ from typing import Any
 from results import FOLDER, Job, Results, run
 from workloads import WORKLOADS
 
+from jitbatch import keep_memory
+
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -43,5 +45,6 @@ def alone(
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args()
+    keep_memory()
     with ExitStack() as stack:
         sys.exit(0 if run(jobs(options, stack), options.minutes) else 1)

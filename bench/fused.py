@@ -41,7 +41,7 @@ from trees import (
     total_nodes,
 )
 
-from jitbatch import Plan, jitbatch
+from jitbatch import Plan, jitbatch, keep_memory
 from jitbatch.data import Vocabulary, read_sick, read_sst
 
 Row = dict[str, Any]
@@ -388,6 +388,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")
     parser.add_argument("--rounds", type=int)
     arguments = parser.parse_args()
+    keep_memory()
     settings = make_settings(arguments)
     machine = {"jax": jax.__version__, "backend": jax.default_backend(), "SST loss": arguments.loss}
     print(show(machine))

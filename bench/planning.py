@@ -27,7 +27,7 @@ import models
 import numpy as np
 from trees import minibatches, random_pairs, random_sentences
 
-from jitbatch import Plan, clear_caches
+from jitbatch import Plan, clear_caches, keep_memory
 from jitbatch.data import Vocabulary, read_sick, read_sst
 
 
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=2048)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    keep_memory()
     rows = []
     for name, case in read(arguments).items():
         for size in arguments.batches:

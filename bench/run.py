@@ -24,6 +24,8 @@ import tradeoff
 from command import parser_of
 from peers import run as peers
 
+from jitbatch import keep_memory
+
 COMPILED = Path(__file__).parent / ".compiled"
 BENCHMARKS: dict[str, Any] = {"peers": peers, "tradeoff": tradeoff, "growth": growth, "figures": figures}
 
@@ -37,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             module.add_options(parser)
     options = parser.parse_args(arguments)
     keep_compiled()
+    keep_memory()
     try:
         with ExitStack() as stack:
             jobs = [job for name in options.only for job in BENCHMARKS[name].jobs(options, stack)]

@@ -15,7 +15,7 @@ import models
 import numpy as np
 from timing import interleaved
 
-from jitbatch import _chunks, clear_caches
+from jitbatch import _chunks, clear_caches, keep_memory
 from jitbatch.data import Vocabulary, read_sick, read_sst
 
 SETS: dict[str, tuple[tuple[int, ...], int]] = {
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
+    keep_memory()
     words = Vocabulary()
     if arguments.case == "sst":
         samples, fun, make_params = (

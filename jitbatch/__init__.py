@@ -8,6 +8,7 @@ from jitbatch._calibrate import calibrate as calibrate
 from jitbatch._capacity import Capacity as Capacity
 from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
+from jitbatch._malloc import keep_memory as keep_memory
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
 from jitbatch._report import Report as Report
@@ -27,4 +28,5 @@ __all__ = [
     "calibrate",
     "clear_caches",
     "jitbatch",
+    "keep_memory",
 ]

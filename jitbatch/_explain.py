@@ -73,7 +73,7 @@ def explain_plan(
     of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
     users = Counter(step for nodes in of_sample for step in set(executed.node_step[nodes].tolist()))
     drawn = _choose(of_sample)
-    summary = plan.summary
+    summary, memory = plan.summary, plan.memory
     return _report(
         plan,
         operations=_operations(groups, plan),
@@ -91,8 +91,8 @@ def explain_plan(
         policy=_policy(static, executed),
         times=times or Times(),
         measured=seconds is not None,
-        memory=plan.memory,
-        advice=tuple(_advice.advise(groups, cells, static, summary.samples)),
+        memory=memory,
+        advice=tuple(_advice.advise(groups, cells, static, summary.samples, memory)),
     )
 
 

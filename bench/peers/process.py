@@ -20,6 +20,8 @@ from peers.worker import THREADS
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / ".environments"
+MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_ARENA_MAX": "1"}
+"""What `jitbatch.keep_memory` does, for every peer alike."""
 LONGEST = 600
 """Seconds after which a peer that has not answered is given up."""
 _making = threading.Lock()
@@ -119,7 +121,7 @@ class Process:
         self._process = subprocess.Popen(
             [python, HERE / peer.command[0], *peer.command[1:]],
             stdin=subprocess.PIPE, stdout=self._printed, stderr=self._printed, text=True, pass_fds=[writing],
-            env={**os.environ, "PYTHONPATH": path, "ANSWERS": str(writing), **threads},
+            env={**os.environ, "PYTHONPATH": path, "ANSWERS": str(writing), **threads, **MEMORY},
         )  # fmt: skip
         os.close(writing)
         self._answers = os.fdopen(reading, encoding="utf-8")

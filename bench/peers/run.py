@@ -157,11 +157,13 @@ def start(pool: Pool, name: str, task: dict[str, Any]) -> dict[str, Any] | Excep
 
 
 def turns(pool: Pool, names: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each peer's rounds. Everyone comes after another one in the next round."""
+    """The seconds of each peer's rounds. Everyone comes after another one in the next round, and every other round goes
+    backwards, so that everyone comes after either neighbour."""
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         first = number % max(len(names), 1)
-        for name in (*names[first:], *names[:first]):
+        order = (*names[first:], *names[:first])
+        for name in reversed(order) if number % 2 else order:
             if len(times[name]) < FEWEST or sum(times[name]) < PATIENCE:
                 time.sleep(PAUSE)
                 times[name].append(pool.ask(name, round=True)["seconds"])

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jitbatch import keep_memory
 from jitbatch.cli._errors import CommandError, require
 from jitbatch.cli._settings import DEFAULTS, EXECUTORS, Settings, new_settings, resumed_settings, write_settings
 
@@ -79,6 +80,7 @@ def train(settings: Settings, directory: Path, resume: bool, loop_samples: int) 
     from jitbatch.cli._tasks import make_task
     from jitbatch.cli._trainer import Epoch, Trainer, as_json
 
+    keep_memory()
     task = make_task(settings)
     trainer = Trainer(task, settings)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,63 @@
+"""Memory between steps: kept where that is asked for, and said where it is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jitbatch import _malloc, jitbatch
+
+FAULTS = """
+import ctypes, resource, sys
+from jitbatch import keep_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(100_000_000)))
+    libc.memset(block, 1, ctypes.c_size_t(100_000_000))
+    libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+given_back = faults()
+done = keep_memory()
+faults()
+print(done, given_back, faults())
+"""
+
+
+@pytest.mark.skipif(_malloc._mallopt() is None, reason="the C library is not glibc")
+def test_a_block_that_is_kept_is_not_faulted_in_again() -> None:
+    """In a process of its own, since it is a setting of the process."""
+    ran = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    done, given_back, kept = ran.stdout.split()
+    assert done == "True"
+    assert int(given_back) > 20  # of huge pages, if not thousands of small ones
+    assert int(kept) < 5
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not _malloc.keep_memory()
+    assert not _malloc.gives_back(2**40)
+
+
+@pytest.mark.parametrize(
+    ("kept", "width", "is_said"), [(False, 2**23, True), (False, 2**10, False), (True, 2**23, False)]
+)
+def test_advice(monkeypatch: pytest.MonkeyPatch, kept: bool, width: int, is_said: bool) -> None:
+    monkeypatch.setattr(_malloc, "_kept", kept)
+    monkeypatch.setattr(_malloc, "_mallopt", lambda: lambda *_: 1)
+
+    def fun(w: Any, x: Any) -> Any:
+        return jnp.tanh(w * x)
+
+    plan = jitbatch(fun, executor="fused").plan(jnp.ones(width), [jnp.zeros(width)])
+    assert ("keep_memory" in "".join(map(str, plan.explain().advice))) == is_said
