@@ -2,17 +2,14 @@
 
     python bench/breakdown.py --data DIR [--cases sst sick] [--batch 256] [--hidden 128] [--mode training]
 
-XLA runs on one thread, and JAX's profiler notes how long each instruction takes. An instruction is counted with the
+XLA runs on one core, and JAX's profiler notes how long each instruction takes. An instruction is counted with the
 lower quartile of its durations, so that a busy machine changes little (for those that take milliseconds it
 still may). What loops and conditionals cost besides their instructions is the CPU time of a step without these.
 """
 
-import os
-
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
-
 import argparse
 import collections
+import os
 import re
 import resource
 import tempfile
@@ -111,6 +108,8 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=0, help="how many single instructions to show")
     options = parser.parse_args()
     keep_memory()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # XLA takes as many threads as it may use cores
     settings = argparse.Namespace(
         data=options.data, quick=False, loss="root", hidden=(options.hidden,), batch=(options.batch,), rounds=1
     )

@@ -6,6 +6,7 @@ to the system, and the next step pays for every page that it touches: a fifth to
 
 import ctypes
 import sys
+from collections.abc import Callable
 
 import jax
 
@@ -38,5 +39,5 @@ def gives_back(size: int) -> bool:
     return size > LARGEST_KEPT and not _kept and jax.default_backend() == "cpu" and _mallopt() is not None
 
 
-def _mallopt() -> "ctypes._CFuncPtr | None":
+def _mallopt() -> Callable[[int, int], int] | None:
     return getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
