@@ -32,12 +32,13 @@ def summarise(seconds: Sequence[float]) -> Timing:
 
 
 def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
-    """The seconds of each contestant, run in turns after one warm-up."""
+    """The seconds of each contestant, run in turns after one warm-up; every other round goes backwards."""
     for run in contestants.values():
         jax.block_until_ready(run())
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, run in contestants.items():
+    for number in range(rounds):
+        order = list(contestants.items())
+        for name, run in reversed(order) if number % 2 else order:
             start = time.perf_counter()
             jax.block_until_ready(run())
             times[name].append(time.perf_counter() - start)
