@@ -62,23 +62,27 @@ def new_cells(plan_only: bool = False) -> Iterator[None]:
         yield
 
 
-def measure(turns: Iterator[None], count: int, seconds: float = float("inf"), points: int = 80) -> list[int]:
-    """Memory after each of some parts of so many structures or cells, or of so much time."""
+def measure(
+    turns: Iterator[None], count: int, seconds: float = float("inf"), points: int = 80
+) -> tuple[int, list[int]]:
+    """How many structures or cells there were, and memory after each of some parts of so many; or of so much time."""
     measured: list[int] = []
     end = time.monotonic() + seconds
-    for turn in range(count // TURN):
+    done = 0
+    while done + TURN <= count and time.monotonic() < end:
         next(turns)
-        if (turn + 1) % max(count // TURN // points, 1) == 0:
+        done += TURN
+        if done // TURN % max(count // TURN // points, 1) == 0:
             gc.collect()
             measured.append(resident())
-        if time.monotonic() > end:
-            break
-    return measured
+    return done, measured
 
 
 def slope(measured: list[int], last: float = 0.5) -> float:
     """How much the last part grows from its beginning to its end, as a share of what is in use."""
     part = np.array(measured[round(len(measured) * (1 - last)) :], float)
+    if len(part) < 2:
+        return float("nan")
     growth = np.polyfit(np.arange(len(part)), part, 1)[0] * (len(part) - 1)
     return float(growth / part.mean())
 
@@ -98,11 +102,11 @@ def main() -> None:
     kinds = [(name, turns, count) for name, turns, count in kinds if count]
     for name, turns, count in kinds:
         began = time.monotonic()
-        measured = measure(turns, count, options.seconds / len(kinds))
+        done, measured = measure(turns, count, options.seconds / len(kinds))
         first, final, most = (round(size / 2**20) for size in (measured[0], measured[-1], max(measured)))
         grows = f"the last {options.last:.0%} grow by {slope(measured, options.last):+.2%}"
         took = time.monotonic() - began
-        print(f"{count} {name} in {took:.0f} s: {first} to {final} MiB (most {most}), {grows}", flush=True)
+        print(f"{done} {name} in {took:.0f} s: {first} to {final} MiB (most {most}), {grows}", flush=True)
 
 
 if __name__ == "__main__":
