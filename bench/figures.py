@@ -36,6 +36,7 @@ FULL = {
     "large minibatches": Command("fused.py", "--only 6 --cases sst --hidden 128"),
     "planning, SST": Command("planning.py", "--cases sst"),
     "planning, SICK": Command("planning.py", "--cases sick"),
+    "planning, a core for XLA": Command("planning.py", "--batches 64 --trees 640 --apart"),
     "auto": Command("auto.py", "", reads_data=False),
     "jitted per sample": Command("fused.py", "--only 3 --cases sst --hidden 128"),
     "dispatch": Command("fused.py", "--only 4 --hidden 128"),

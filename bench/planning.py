@@ -1,6 +1,7 @@
 """How long planning takes, and how much of it is left when it is done ahead of time.
 
-    python bench/planning.py --data DIR [--cases sst sick] [--batches 64 256] [--hidden 128] [--trees N] [--json FILE]
+    python bench/planning.py --data DIR [--cases sst sick] [--batches 64 256] [--hidden 128] [--trees N] [--apart]
+        [--json FILE]
 
 DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For each case:
 
@@ -11,11 +12,13 @@ DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For e
 - cold epoch: the time of an epoch (planning and training) over never-seen samples, by that of the next one;
 - ahead: the time of an epoch with `f.plans(..., prefetch=2)`, by that of the same steps on plans made before.
 
-A node is a call that the batch computes or merges (`plan.summary.nodes`).
+A node is a call that the batch computes or merges (`plan.summary.nodes`). With `--apart`, XLA has one core, and
+planning the others: what planning ahead hides where steps leave a core to it, as on an accelerator.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -46,6 +49,14 @@ def read(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any, list[Any]]]
         samples = [samples[i] for i in rng.permutation(len(samples))[: arguments.trees]]
         cases[name] = fun, make_params(arguments.hidden, max(len(words), 1000)), samples
     return cases
+
+
+def start_apart() -> None:
+    """Start XLA, whose threads stay on the core that they are started on, and give this thread the other cores."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    jax.block_until_ready(jax.jit(lambda x: x @ x)(np.ones((256, 256), np.float32)))
+    os.sched_setaffinity(0, cores - {min(cores)})
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -120,17 +131,20 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=(64, 256))
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--trees", type=int, default=2048)
+    parser.add_argument("--apart", action="store_true", help="one core for XLA, the others for planning")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     keep_memory()
+    if arguments.apart:
+        start_apart()
     rows = []
     for name, case in read(arguments).items():
         for size in arguments.batches:
             clear_caches()
-            row = {"case": name, "minibatch": size, **measure(*case, size)}
+            row = {"case": name, "minibatch": size, "apart": arguments.apart, **measure(*case, size)}
             rows.append(row)
             print(f"{name}, minibatch {size}:", flush=True)
-            for key, value in list(row.items())[2:]:
+            for key, value in list(row.items())[3:]:
                 print(f"    {key:28} {value:8.2f}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")

@@ -252,7 +252,7 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
     results.write(folder / "growth.json", content("growth", grown))
     hand = {"figure": 2, "data": "SST", "hidden": 128, "batch": 64, "mode": "training", "ms": {"fused": 20.0}}
     hand["ratio"] = {"by hand, scans": 1.1, "by hand, unrolled": 0.9}
-    planned = {"case": "sst", "minibatch": 64, "warm us a node": 0.5}
+    planned = {"case": "sst", "minibatch": 64, "apart": True, "warm us a node": 0.5}
     settled = {
         "workload": "one tree",
         "what": "step",
@@ -283,6 +283,7 @@ def test_the_report_has_tables_and_plots(tmp_path: Path) -> None:
         "nothing here was measured on an accelerator",
         "| depth | 8 to 32 | 1.00 | 1.00 | 2.00 | 1.00 |",
         "| SST, hidden 128, training | 64 | 20.0 | 1.10 | 0.90 |",
+        "|  | SST, minibatch 64, XLA on one core, planning on the others |",
         "| warm us a node | 0.500 |",
         "| one tree, step | 2.00 | 1.00 | 2.00 | 900 |",
     ):

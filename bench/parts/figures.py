@@ -76,8 +76,9 @@ def compilations(rows: Sequence[Content]) -> str:
 def planning(rows: Sequence[Any]) -> str:
     if not rows:
         return ""
-    names = [name for name in rows[0] if name not in ("case", "minibatch", "of")]
-    head = ["", *(f"{row['case'].upper()}, minibatch {row['minibatch']}" for row in rows)]
+    names = [name for name in rows[0] if name not in ("case", "minibatch", "apart", "of")]
+    apart = {True: ", XLA on one core, planning on the others"}
+    head = ["", *(f"{row['case'].upper()}, minibatch {row['minibatch']}{apart.get(row['apart'], '')}" for row in rows)]
     lines = [[name, *(digits(row[name]) for row in rows)] for name in names]
     return (
         "### Planning\n\n`python bench/planning.py`. *Cold*: structures never seen; *warm*: seen before; *share*: warm "
