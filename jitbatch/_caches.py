@@ -21,6 +21,7 @@ class CacheInfo(NamedTuple):
 
 
 _registry: "weakref.WeakSet[Cache]" = weakref.WeakSet()
+_registry_lock = threading.RLock()
 
 
 class Cache:
@@ -32,7 +33,8 @@ class Cache:
         self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
         self._lock = threading.RLock()
         self._hits = self._misses = 0
-        _registry.add(self)
+        with _registry_lock:
+            _registry.add(self)
 
     def get(self, key: Hashable) -> Any:
         """The entry for `key`, or None."""
@@ -102,5 +104,7 @@ def clear_caches() -> None:
     >>> import jitbatch
     >>> jitbatch.clear_caches()
     """
-    for cache in list(_registry):
+    with _registry_lock:
+        caches = list(_registry)
+    for cache in caches:
         cache.clear()

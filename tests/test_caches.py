@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -69,6 +70,28 @@ def test_clear_caches_clears_every_cache() -> None:
         cache.put("a", 1)
     clear_caches()
     assert [cache.info().currsize for cache in caches] == [0, 0]
+
+
+def test_caches_are_made_while_all_are_cleared() -> None:
+    """Without a lock, going through all of them fails when one is added meanwhile."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    stop = threading.Event()
+    kept: list[Cache] = []
+
+    def make() -> None:
+        while not stop.is_set() and len(kept) < 100_000:
+            kept.append(Cache(1))
+
+    making = threading.Thread(target=make)
+    making.start()
+    try:
+        for _ in range(30):
+            clear_caches()
+    finally:
+        stop.set()
+        making.join()
+        sys.setswitchinterval(interval)
 
 
 def test_the_registry_keeps_no_cache_alive() -> None:

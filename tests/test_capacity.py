@@ -39,7 +39,7 @@ def copied(capacity: Capacity) -> Capacity:
 
 def test_printing() -> None:
     capacity = trees().plan(PARAMS, SAMPLES).capacity
-    assert str(capacity) == ("room for 8 leaf, 12 compose, 6 binary_tree; 8 input rows; a loop of 3 rounds, 4 wide")
+    assert str(capacity) == ("room for 8 leaf, 12 compose, 6 binary_tree; 8 input rows; a loop of 64 rounds, 4 wide")
     assert "exemplars=" in repr(capacity)
     same = jitbatch(lambda params, x: x)
     assert str(same.plan(PARAMS, [1.0, 2.0, 3.0]).capacity) == "room for no nodes; 3 input rows"
