@@ -1,7 +1,7 @@
 """Memory that stays with the process between steps, where the C library would give it back.
 
 On a CPU, a step allocates what it needs at once, and frees it at its end. glibc gives a block of more than 32 MiB back
-to the system, and the next step pays for every page that it touches: a fifth to a third of a training step's time.
+to the system, and the next step pays for every page that it touches: up to a third of its time (`bench/kept.py`).
 """
 
 import ctypes
