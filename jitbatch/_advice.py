@@ -13,7 +13,7 @@ from jitbatch import _compat
 from jitbatch._canonical import array_key, param_key
 from jitbatch._context import shared_names
 from jitbatch._graph import ROW, SharedArray, SharedLeaf
-from jitbatch._malloc import gives_back
+from jitbatch._malloc import remedy
 from jitbatch._memory import Memory
 from jitbatch._report import Advice, CellReport
 from jitbatch._sources import Operand, Operation
@@ -69,10 +69,10 @@ def advise(
             "", f"{100 * (1 - rows / padded):.0f}% of the computed rows are padding: the plan has room for more "
             "(`like`), or steps are narrower than the smallest width that is compiled. Larger minibatches fill them",
         )  # fmt: skip
-    if gives_back(memory.training):
+    if (what := remedy(memory.training)) is not None:
         yield Advice(
             "", f"a training step needs {memory.training / 1e6:.0f} MB, which the C library gives back to the system "
-            "after every step: call jitbatch.keep_memory() at the start of the program",
+            f"after every step: {what}",
         )  # fmt: skip
 
 

@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 import jax
 
-LARGEST_KEPT = 32 * 2**20
-"""The largest block that glibc keeps by itself."""
+KEPT, LARGEST = 32 * 2**20, 64 * 2**20
+"""The largest block that glibc keeps by itself, and the largest that it can be told to keep in a thread of XLA's."""
 
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of <malloc.h>
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of <malloc.h>
 _kept = False
 
 
 def keep_memory() -> bool:
-    """Keep the memory that a step frees, for the next step. For training on CPUs, where a step needs more than 32 MiB.
+    """Keep the memory that a step frees, for the next step. For training on CPUs, where a step needs 32 to 64 MiB.
 
     To be called before JAX runs anything. It is a setting of the whole process, whose memory will no longer shrink: the
-    same as `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_ARENA_MAX=1` in its environment.
+    same as `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647` in its environment.
 
     Returns:
         Whether it was done: only glibc, and so Linux, has and needs it.
@@ -29,14 +29,17 @@ def keep_memory() -> bool:
     global _kept
     mallopt = _mallopt()
     if mallopt is not None:
-        settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_ARENA_MAX, 1))
-        _kept = all(mallopt(*setting) for setting in settings)
+        _kept = all(mallopt(*setting) for setting in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1)))
     return _kept
 
 
-def gives_back(size: int) -> bool:
-    """Whether a block of this size is given back to the system when a step ends."""
-    return size > LARGEST_KEPT and not _kept and jax.default_backend() == "cpu" and _mallopt() is not None
+def remedy(size: int) -> str | None:
+    """What to do about blocks of this size being given back to the system after every step; None if they are not."""
+    if size <= (LARGEST if _kept else KEPT) or jax.default_backend() != "cpu" or _mallopt() is None:
+        return None
+    if size <= LARGEST:
+        return "call jitbatch.keep_memory() at the start of the program"
+    return "set GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment, for larger pages"
 
 
 def _mallopt() -> Callable[[int, int], int] | None:

@@ -20,7 +20,7 @@ from peers.worker import THREADS
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / ".environments"
-MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_ARENA_MAX": "1"}
+MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
 """What `jitbatch.keep_memory` does, for every peer alike."""
 LONGEST = 600
 """Seconds after which a peer that has not answered is given up."""

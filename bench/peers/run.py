@@ -12,6 +12,7 @@ given few samples: a sample takes as long whatever the minibatch.
 
 import argparse
 import json
+import random
 import tempfile
 import time
 from collections.abc import Sequence
@@ -157,13 +158,10 @@ def start(pool: Pool, name: str, task: dict[str, Any]) -> dict[str, Any] | Excep
 
 
 def turns(pool: Pool, names: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """The seconds of each peer's rounds. Everyone comes after another one in the next round, and every other round goes
-    backwards, so that everyone comes after either neighbour."""
+    """The seconds of each peer's rounds. The order is another one in every round: it matters who came before."""
     times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % max(len(names), 1)
-        order = (*names[first:], *names[:first])
-        for name in reversed(order) if number % 2 else order:
+        for name in random.Random(number).sample(names, len(names)):
             if len(times[name]) < FEWEST or sum(times[name]) < PATIENCE:
                 time.sleep(PAUSE)
                 times[name].append(pool.ask(name, round=True)["seconds"])
