@@ -20,6 +20,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help="everything: hours")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--minutes", type=float, help="begin nothing new after so long; the next run goes on there")
+    parser.add_argument("--go-on", action="store_true", help="keep what other code has measured; rows say which")
     parser.add_argument("--rounds", type=int, help="how often each contestant has its turn")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS)
     parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")
@@ -32,7 +33,8 @@ def results_of(options: argparse.Namespace, benchmark: str, settings: dict[str, 
     suffix = "-quick" if options.quick else "-full" if options.full else ""
     described = {"data": "random trees" if options.data is None else "SICK and SST", **settings}
     # As it will be when it is read again: lists instead of tuples, names instead of numbers.
-    return Results(options.results / f"{benchmark}{suffix}.json", benchmark, json.loads(json.dumps(described)))
+    file = options.results / f"{benchmark}{suffix}.json"
+    return Results(file, benchmark, json.loads(json.dumps(described)), options.go_on)
 
 
 def alone(

@@ -2,7 +2,8 @@
 
 A file holds the rows of one benchmark and the machine they were measured on. A row has a key, which says what was
 measured, and values; those that were timed are a median and two quartiles in seconds (`timing.Timing`). Rows of other
-code or of another machine are not mixed with new ones: the old file is renamed. A row that failed is measured again.
+settings or of another machine are not mixed with new ones: the old file is renamed. So are rows of other code, unless
+one asks to go on with them; each row names the commit that it is of. A row that failed is measured again.
 """
 
 import json
@@ -75,12 +76,20 @@ def machine() -> dict[str, Any]:
 
 
 class Results:
-    """The rows of one benchmark in a file, which is written after each of them."""
+    """The rows of one benchmark in a file, which is written after each of them.
 
-    def __init__(self, file: Path, benchmark: str, settings: dict[str, Any]):
+    Args:
+        go_on: whether rows that other code measured are kept.
+    """
+
+    def __init__(self, file: Path, benchmark: str, settings: dict[str, Any], go_on: bool = False):
         self.file = file
         header = {"benchmark": benchmark, "settings": settings, "machine": machine()}
         known = read(file) if file.exists() else None
+        if known is not None and go_on:
+            for row in known["rows"]:
+                row.setdefault("commit", known["machine"]["commit"])
+            known["machine"]["commit"] = header["machine"]["commit"]
         if known is not None and any(known[name] != value for name, value in header.items()):
             older = file.with_suffix(f".{time.strftime('%Y%m%d-%H%M%S')}.json")
             file.rename(older)
@@ -97,7 +106,8 @@ class Results:
 
     def add(self, key: Key, values: Row) -> None:
         load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-        row = {"key": key, **values, "load": load, "at": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        at, code = time.strftime("%Y-%m-%dT%H:%M:%S"), self.content["machine"]["commit"]
+        row = {"key": key, **values, "load": load, "at": at, "commit": code}
         self.content["rows"] = [*(other for other in self.rows if other["key"] != key), row]
         write(self.file, self.content)
 

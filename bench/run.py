@@ -5,8 +5,9 @@
 Run with `make bench`: minutes, on data made on the fly. With `--data DIR`, the folder of `sick` and `sst`, on real
 trees; with `--full`, the whole grid, which takes hours. After `--minutes` nothing new is begun. A run that was stopped,
 or had not enough time, is followed by a report of what there is; the next goes on there: what the same code measured
-before is not measured again. Compiled programs are kept in `bench/.compiled`, since compiling takes longer than all
-else and is not what is timed: `--rounds 1 --results DIR --docs DIR` with other folders compiles all, for a run later.
+before is not measured again, and with `--go-on` nor what other code did. Compiled programs are kept in
+`bench/.compiled`, since compiling takes longer than all else and is not what is timed: `--rounds 1 --results DIR
+--docs DIR` with other folders compiles all, for a run later.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Tables, numbers and figures of the page."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,12 @@ def about(content: Content) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     loads = [row["load"] for row in rows if row.get("load") is not None]
     load = f", load average {min(loads)} to {max(loads)}" if loads else ""
+    count = Counter(row.get("commit", machine["commit"]) for row in rows)
+    commits = ", ".join(f"{name} ({number} rows)" if len(count) > 1 else name for name, number in count.items())
     days = sorted({row["at"][:10] for row in rows if "at" in row})
     return (
         f"*Measured on {machine['processor']}, {machine['cores']} cores, {machine['system']}; Python "
-        f"{machine['python']}, {versions}; commit {machine['commit']}; data: {content['settings']['data']}"
+        f"{machine['python']}, {versions}; commit {commits or machine['commit']}; data: {content['settings']['data']}"
         f"{load}{'; ' + ' to '.join(sorted({days[0], days[-1]})) if days else ''}.*"
     )
 
