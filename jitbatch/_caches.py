@@ -25,10 +25,18 @@ _registry_lock = threading.RLock()
 
 
 class Cache:
-    """A bounded least-recently-used mapping."""
+    """A bounded least-recently-used mapping.
 
-    def __init__(self, maxsize: int):
+    Args:
+        maxsize: how many entries there are at most.
+        first: how many there are until one is missed that was there before: entries that are never asked for again are
+            not worth more room.
+    """
+
+    def __init__(self, maxsize: int, first: int | None = None):
         self.maxsize = maxsize
+        self._first = self.room = maxsize if first is None else min(first, maxsize)
+        self._dropped: dict[int, None] = {}  # the hashes of keys, the oldest first
         # With each entry its key: to find that one again, it need not be compared.
         self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
         self._lock = threading.RLock()
@@ -42,6 +50,9 @@ class Cache:
             found = self._entries.get(key)
             if found is None:
                 self._misses += 1
+                if self._dropped and hash(key) in self._dropped:
+                    self.room = self.maxsize
+                    self._dropped.clear()
                 return None
             self._hits += 1
             self._entries.move_to_end(found[0])
@@ -64,8 +75,12 @@ class Cache:
         with self._lock:
             key, entry = self._entries.setdefault(key, (key, entry))
             self._entries.move_to_end(key)
-            while len(self._entries) > self.maxsize:
-                self._entries.popitem(last=False)
+            while len(self._entries) > self.room:
+                oldest, _ = self._entries.popitem(last=False)
+                if self.room < self.maxsize:
+                    self._dropped[hash(oldest)] = None
+            while len(self._dropped) > self.maxsize:
+                del self._dropped[next(iter(self._dropped))]
             return entry
 
     def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -89,6 +104,8 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._dropped.clear()
+            self.room = self._first
             self._hits = self._misses = 0
 
     def info(self) -> CacheInfo:

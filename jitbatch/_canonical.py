@@ -121,7 +121,7 @@ def _params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
 
 _CUSTOM_CALLS = (_compat.custom_jvp_call_p, _compat.custom_vjp_call_p)
 _custom_params_keys = Cache(1024)
-_jaxpr_keys = Cache(4096)
+_jaxpr_keys = Cache(4096, first=1024)
 
 
 def jaxpr_key(jaxpr: Any) -> Key:
@@ -258,7 +258,7 @@ def accumulator(dtype: Any) -> Any:
     return np.float32 if jax.numpy.issubdtype(dtype, np.inexact) and np.dtype(dtype).itemsize < 4 else dtype
 
 
-_cells = Cache(4096)
+_cells = Cache(4096, first=1024)
 
 
 def sum_cell(aval: Any) -> Cell:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch._caches import Cache
 from jitbatch._errors import ArgumentError, CompileError
 from jitbatch._fused import FusedProgram
 from jitbatch._plan import Plan, PlanStatic
@@ -26,7 +25,6 @@ _SAME = "by a plan that was run before: an argument of the jitted function aroun
 Run = tuple[PlanStatic, tuple[int, ...]]
 """What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
 
-_causes = Cache(1024)
 _last: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()
 
 
@@ -83,9 +81,10 @@ def note_run(plan: Plan) -> None:
     """Note that a plan is about to be run, or traced."""
     static = plan.static
     run = (static, np.shape(plan.out_rows[0]) if plan.out_rows else ())
-    known = _causes.get(run)
+    causes = static.tables.causes
+    known = causes.get(run)
     if known is None:
-        cause = _causes.put(run, _describe(_last.get(static.owner), run))
+        cause = causes.put(run, _describe(_last.get(static.owner), run))
         logger.info("%s", cause)
     else:
         cause = _SAME

@@ -25,11 +25,13 @@ from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf
 from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
 
-MAX_STRUCTURES = 16384
-"""Graphs remembered for each function and kind of shared arguments; a graph takes a few kB."""
+FIRST_STRUCTURES, MAX_STRUCTURES = 4096, 16384
+"""Graphs remembered for each function and kind of shared arguments, before and after one came again that was forgotten;
+a graph takes a few kB."""
 
-MAX_KINDS = 8192
-"""Node kinds, shared values or value classes in one context; past that it is dropped and recording starts anew."""
+FIRST_KINDS, MAX_KINDS = 1024, 8192
+"""Node kinds (shared values, value classes: as at last) in one context; past that it is dropped and recording starts
+anew, with more room if the same kinds come again."""
 
 MAX_FORMS = 65536
 """Forms of arguments in one context; the same past that."""
@@ -141,12 +143,20 @@ def without_collections() -> Iterator[None]:
 class Context:
     """What is known of one function with one kind of shared arguments under one setting of JAX."""
 
-    def __init__(self, fun: Callable[..., Any], granularity: str, may_close_over_tracers: bool = False):
+    def __init__(
+        self, fun: Callable[..., Any], granularity: str, may_close_over_tracers: bool = False,
+        before: "Context | None" = None,
+    ):  # fmt: skip
         self.fun = fun
         self.granularity = granularity
         self.tables = Tables(granularity)
-        self.graphs = Cache(MAX_STRUCTURES)
-        self.samples = Cache(MAX_STRUCTURES)
+        self._cells_before: frozenset[str] = frozenset()
+        if before is not None:
+            every = before._cells_before | before.cells
+            self._cells_before = every if len(every) <= MAX_KINDS else before.cells
+        self._room_for_kinds = min(FIRST_KINDS, MAX_KINDS)
+        self.graphs = Cache(MAX_STRUCTURES, FIRST_STRUCTURES)
+        self.samples = Cache(MAX_STRUCTURES, FIRST_STRUCTURES)
         self.known = Known(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
@@ -157,9 +167,17 @@ class Context:
     @property
     def is_full(self) -> bool:
         tables = self.tables
-        many = any(len(t) > MAX_KINDS for t in (tables.kinds, tables.shared, tables.classes, tables.avals))
+        if len(tables.kinds) > self._room_for_kinds and 2 * len(self.cells & self._cells_before) > len(self.cells):
+            self._room_for_kinds = MAX_KINDS
+        many = len(tables.kinds) > self._room_for_kinds
+        many = many or any(len(t) > MAX_KINDS for t in (tables.shared, tables.classes, tables.avals))
         many = many or len(tables.forms) > MAX_FORMS
         return many or len(tables.outlines) > MAX_STRUCTURES
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """The digests of all cells that were met."""
+        return frozenset(kind.cell.digest for kind in self.tables.kinds.entries)
 
     def take_apart(self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Structure]:
         """The structures of samples. One that cannot change is taken apart once."""
@@ -190,6 +208,7 @@ class Context:
         if cannot_change(structure.sample):
             structure.graph, structure.inputs = found, found.input_rows.packed(structure.leaves)
             self.samples.discard(identity(structure.sample))
+            self.samples.room = self.graphs.room
             self.samples.put(identity(structure.sample), structure)
         return found
 

@@ -92,7 +92,7 @@ class Work(NamedTuple):
     equations: int
 
 
-_work = Cache(8192)
+_work = Cache(8192, first=1024)
 
 
 def work_of(kind: Kind) -> Work:

@@ -253,7 +253,7 @@ def _make_joint(equations: Sequence[Any], shared: set[Any]) -> Joint:
     )
 
 
-_cut_cells = Cache(2048)
+_cut_cells = Cache(2048, first=1024)
 
 
 def cut_cell(cell: Cell, is_row: tuple[bool, ...]) -> CutCell:

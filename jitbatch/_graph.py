@@ -149,6 +149,7 @@ class Tables:
         self.sources = Sources()
         self.decisions = Cache(MAX_DECISIONS)
         self.statics = Cache(MAX_STATICS)
+        self.causes = Cache(MAX_STATICS)
         self.outlines: Interned[Any] = Interned()
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []

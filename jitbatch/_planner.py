@@ -139,7 +139,7 @@ class Planner:
         context = self.contexts.get_or_make(key, lambda: Context(self.owner.__wrapped__, granularity))
         if context.is_full:
             self.contexts.discard(key)
-            return self._context(arguments, shared, granularity=granularity)
+            return self.contexts.put(key, Context(self.owner.__wrapped__, granularity, before=context))
         return context
 
     def _granularity_like(self, like: Plan | Capacity | None) -> str:

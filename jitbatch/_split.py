@@ -87,7 +87,7 @@ class Split:
         return (*self.hoists, self.core) if self.sink is None else (*self.hoists, self.core, self.sink)
 
 
-_splits = Cache(2048)
+_splits = Cache(2048, first=1024)
 
 
 def split_cell(cell: Cell, slots: tuple[Slot, ...], inner_outputs: tuple[bool, ...]) -> Split | None:

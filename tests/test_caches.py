@@ -72,6 +72,26 @@ def test_clear_caches_clears_every_cache() -> None:
     assert [cache.info().currsize for cache in caches] == [0, 0]
 
 
+def test_what_comes_again_after_it_was_dropped_gets_more_room() -> None:
+    cache = Cache(4, first=2)
+    for key in "abcdefgh":
+        assert cache.get(key) is None
+        cache.put(key, key)
+    assert cache.info()[2:] == (4, 2)
+    assert cache.get("h") == "h"
+    assert cache.get("a") is None  # too long ago
+    cache.put("a", "a")
+    assert cache.info().currsize == 2
+    assert cache.get("g") is None
+    for key in "gabc":
+        cache.put(key, key)
+    assert cache.info().currsize == 4
+    cache.clear()
+    for key in "abc":
+        cache.put(key, key)
+    assert cache.info().currsize == 2
+
+
 def test_caches_are_made_while_all_are_cleared() -> None:
     """Without a lock, going through all of them fails when one is added meanwhile."""
     interval = sys.getswitchinterval()

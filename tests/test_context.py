@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -81,6 +82,50 @@ def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         batched.plan(None, [np.zeros(1), np.zeros(2), np.zeros(3)])
     assert len(runs) == 6
     assert batched.cache_info()["structures"].currsize == 2
+
+
+def test_more_graphs_are_kept_once_one_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_context, "FIRST_STRUCTURES", 2)
+    batched, runs = counted(lambda _, x: x[0])
+    epoch = [np.zeros(length) for length in range(1, 6)]
+    batched.plan(None, epoch)
+    assert (len(runs), batched.cache_info()["structures"].currsize) == (5, 2)
+    batched.plan(None, epoch)
+    known = len(runs)
+    batched.plan(None, epoch)
+    assert len(runs) == known
+
+
+def test_a_context_has_more_room_once_kinds_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_context, "FIRST_KINDS", 2)
+    batched, runs = counted(lambda w, sample: w * sample[1] ** sample[0].value)
+
+    def plan(powers: Sequence[int]) -> int:
+        before = len(runs)
+        for power in powers:
+            batched.plan(1.0, [(Static(power), 2.0)])
+        return len(runs) - before
+
+    assert plan(range(2, 30)) == 28
+    (context,) = batched._planner.contexts
+    assert len(context.tables.kinds) <= 4
+    for _ in range(3):
+        plan(range(2, 10))
+    assert plan(range(2, 10)) == 0
+
+
+def test_a_context_that_was_dropped_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by what is noted of plans that were run."""
+    monkeypatch.setattr(_context, "FIRST_KINDS", 2)
+    batched = jitbatch(lambda w, sample: w * sample[1] ** sample[0].value, executor="dispatch")
+    tables = []
+    for power in range(2, 12):
+        batched.batch(1.0, [(Static(power), 2.0)])
+        (context,) = batched._planner.contexts
+        tables.append(weakref.ref(context.tables))
+        del context
+    gc.collect()
+    assert len({id(one()) for one in tables if one() is not None}) == 1
 
 
 def test_a_function_that_is_made_for_a_sample_is_let_go() -> None:
