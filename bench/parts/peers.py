@@ -58,7 +58,7 @@ def how(rows: Sequence[Content]) -> str:
         "graphs, planning, tables, and in training the update. Compilation is not counted, nor what a data loader "
         "would keep of a sample. All processes keep the memory that they free (as `jitbatch.keep_memory` does, by "
         "variables of the environment): by default it goes back to the system after every large step, which slows "
-        "most contestants. Contestants take turns; the numbers are medians with half the distance of the "
+        "some of them. Contestants take turns; the numbers are medians with half the distance of the "
         "quartiles, and in brackets how many times as fast jitbatch is.\n\n"
         + table(["contestant", "what it is", "threads", "versions"], lines, texts=4)
     )
