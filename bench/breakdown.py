@@ -1,10 +1,12 @@
 """Where the time of a step of the fused executor goes, by parts.
 
     python bench/breakdown.py --data DIR [--cases sst sick] [--batch 256] [--hidden 128] [--mode training]
+        [--cores 1]
 
-XLA runs on one core, and JAX's profiler notes how long each instruction takes. An instruction is counted with the
-lower quartile of its durations, so that a busy machine changes little (for those that take milliseconds it
-still may). What loops and conditionals cost besides their instructions is the CPU time of a step without these.
+XLA runs on one core, where threads hide nothing, unless `--cores` says more. JAX's profiler notes how long each
+instruction takes. An instruction is counted with the lower quartile of its durations, so that a busy machine changes
+little (for those that take milliseconds it still may). What loops and conditionals cost besides their instructions is
+the CPU time of a step without these.
 """
 
 import argparse
@@ -105,11 +107,12 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--mode", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cores", type=int, default=1, help="XLA takes as many threads")
     parser.add_argument("--top", type=int, default=0, help="how many single instructions to show")
     options = parser.parse_args()
     keep_memory()
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])  # XLA takes as many threads as it may use cores
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     settings = argparse.Namespace(
         data=options.data, quick=False, loss="root", hidden=(options.hidden,), batch=(options.batch,), rounds=1
     )

@@ -166,13 +166,19 @@ class Context:
 
     @property
     def is_full(self) -> bool:
+        """Whether recording is to start anew."""
         tables = self.tables
-        if len(tables.kinds) > self._room_for_kinds and 2 * len(self.cells & self._cells_before) > len(self.cells):
-            self._room_for_kinds = MAX_KINDS
-        many = len(tables.kinds) > self._room_for_kinds
+        many = len(tables.kinds) > self._room_for_kinds and not self._found_more_room()
         many = many or any(len(t) > MAX_KINDS for t in (tables.shared, tables.classes, tables.avals))
         many = many or len(tables.forms) > MAX_FORMS
         return many or len(tables.outlines) > MAX_STRUCTURES
+
+    def _found_more_room(self) -> bool:
+        """Whether there is room for more kinds after all: most cells were there before, and so come again."""
+        cells = self.cells
+        if len(self.tables.kinds) <= MAX_KINDS and 2 * len(cells & self._cells_before) > len(cells):
+            self._room_for_kinds = MAX_KINDS
+        return len(self.tables.kinds) <= self._room_for_kinds
 
     @property
     def cells(self) -> frozenset[str]:

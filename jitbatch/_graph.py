@@ -32,7 +32,8 @@ MAX_DECISIONS = 64
 """How many batches of different kinds of node the types are remembered of."""
 
 MAX_STATICS = 256
-"""How many static parts of plans are remembered: equal ones are one object, which is cheap to compare."""
+"""How many static parts of plans are remembered: equal ones are one object, which is cheap to compare. As many are the
+reasons why plans were compiled."""
 
 
 @dataclass(frozen=True)

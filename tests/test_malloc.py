@@ -12,7 +12,7 @@ import pytest
 from jitbatch import _malloc, jitbatch
 
 FAULTS = """
-import ctypes, resource, sys
+import ctypes, resource
 from jitbatch import keep_memory
 
 libc = ctypes.CDLL(None)
