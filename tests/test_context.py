@@ -96,6 +96,16 @@ def test_more_graphs_are_kept_once_one_comes_again(monkeypatch: pytest.MonkeyPat
     assert len(runs) == known
 
 
+def test_as_many_samples_as_graphs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_context, "FIRST_STRUCTURES", 2)
+    batched, _ = counted(lambda _, sample: sample[0] + len(sample))
+    epoch = [(1.0,) * length for length in range(1, 6)]
+    for known in (2, 5, 5):
+        batched.plan(None, epoch)
+        (context,) = batched._planner.contexts
+        assert context.samples.info().currsize == known
+
+
 def test_a_context_has_more_room_once_kinds_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_context, "FIRST_KINDS", 2)
     batched, runs = counted(lambda w, sample: w * sample[1] ** sample[0].value)

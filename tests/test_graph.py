@@ -193,3 +193,18 @@ def test_what_depends_on_shared_arguments_alone_is_a_shared_value() -> None:
     graph = graph_of(jitbatch(lambda w, x: jnp.exp(w) * x), jnp.ones(2), [jnp.ones(2)])
     assert graph.node_count == 1
     assert any(isinstance(entry, SharedResult) for entry in graph.tables.shared.entries)
+
+
+def test_traced_values_are_told_apart_where_shared_values_are_ordered() -> None:
+    """Also those that a shared result is made of."""
+    tables = Tables()
+    cell = graph_of(scaled, 2.0, [1.0]).tables.kinds[0].cell
+
+    def trace(x: Any, y: Any) -> Any:
+        numbers = [tables.share(SharedArray(value), value.aval) for value in (x, y)]
+        results = [tables.share(SharedResult(cell, (number, number), 0), x.aval) for number in numbers]
+        orders = [tables.shared_order(number) for number in (*results, *numbers)]
+        assert len(set(orders)) == 4
+        return x
+
+    jax.make_jaxpr(trace)(1.0, 1.0)

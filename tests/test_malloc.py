@@ -50,22 +50,23 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("kept", "width", "said"),
+    ("kept", "width", "executor", "said"),
     [
-        (False, 2**10, None),
-        (False, 700_000, "keep_memory"),
-        (True, 700_000, None),
-        (True, 2**24, "hugetlb"),
+        (False, 2**10, "fused", None),
+        (False, 700_000, "fused", "keep_memory"),
+        (False, 700_000, "dispatch", None),  # whose steps do not share one block
+        (True, 700_000, "fused", None),
+        (True, 2**24, "fused", "hugetlb"),
     ],
 )
-def test_advice(monkeypatch: pytest.MonkeyPatch, kept: bool, width: int, said: str | None) -> None:
+def test_advice(monkeypatch: pytest.MonkeyPatch, kept: bool, width: int, executor: Any, said: str | None) -> None:
     monkeypatch.setattr(_malloc, "_kept", kept)
     monkeypatch.setattr(_malloc, "_mallopt", lambda: lambda *_: 1)
 
     def fun(w: Any, x: Any) -> Any:
         return jnp.tanh(w * x)
 
-    report = jitbatch(fun, executor="fused").plan(jnp.ones(width), [jnp.zeros(width)]).explain()
+    report = jitbatch(fun, executor=executor).plan(jnp.ones(width), [jnp.zeros(width)]).explain()
     advice = [str(one) for one in report.advice]
     assert bool(advice) == (said is not None), report.memory
     assert all(str(said) in one for one in advice)
