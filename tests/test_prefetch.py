@@ -133,6 +133,23 @@ def test_closing_ends_the_thread() -> None:
         next(plans)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_closing_closes_the_minibatches(prefetch: int) -> None:
+    ended = []
+
+    def minibatches() -> Iterator[Any]:
+        try:
+            yield from endless()
+        finally:
+            ended.append(True)
+
+    held = minibatches()
+    with total.plans(2.0, held, prefetch=prefetch) as plans:
+        next(plans)
+    del held
+    assert ended
+
+
 @pytest.mark.parametrize(("backend", "number"), [("cpu", 0), ("gpu", 1)])
 def test_a_device_with_cores_of_its_own_has_a_thread(
     monkeypatch: pytest.MonkeyPatch, backend: str, number: int
