@@ -65,17 +65,19 @@ class _Worker:
         self._thread.start()
 
     def _run(self) -> None:
+        if _compat.trace_context() != self._settings:
+            error = PlanError(
+                "f.plans was called where JAX's settings are changed for one thread (with jax.enable_x64(), "
+                "jax.default_matmul_precision(...) or the like), which its own thread does not see. Change them for "
+                "the whole program with jax.config.update, or plan with prefetch=0"
+            )
+            self._ready.put(_raise(error))
+            return
         while True:
             self._room.acquire()
             if self._stopped.is_set():
                 return
             try:
-                if _compat.trace_context() != self._settings:
-                    raise PlanError(
-                        "f.plans was called where JAX's settings are changed for one thread (with jax.enable_x64(), "
-                        "jax.default_matmul_precision(...) or the like), which its own thread does not see. Change "
-                        "them for the whole program with jax.config.update, or plan with prefetch=0"
-                    )
                 plan = next(self._source)
             except BaseException as error:
                 self._ready.put(_raise(error))

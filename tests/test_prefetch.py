@@ -180,6 +180,13 @@ def test_settings_of_one_thread_are_refused() -> None:
         assert total.batch(2.0, next(total.plans(2.0, MINIBATCHES, prefetch=0))).dtype == np.float64
 
 
+def test_caches_of_jax_are_cleared_meanwhile() -> None:
+    with total.plans(2.0, endless(), prefetch=1) as plans:
+        for _ in range(4):
+            assert next(plans).summary.samples == 2
+            jax.clear_caches()
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(ArgumentError, match="prefetch=-1"):
         total.plans(2.0, MINIBATCHES, prefetch=-1)
