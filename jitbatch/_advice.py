@@ -12,11 +12,11 @@ import numpy as np
 from jitbatch import _compat
 from jitbatch._canonical import array_key, param_key
 from jitbatch._context import shared_names
-from jitbatch._graph import ROW, SharedArray, SharedLeaf
 from jitbatch._malloc import remedy
 from jitbatch._memory import Memory
 from jitbatch._report import Advice, CellReport
 from jitbatch._sources import Operand, Operation
+from jitbatch._tables import ROW, SharedArray, SharedLeaf
 
 if TYPE_CHECKING:
     from jitbatch._explain import Group

@@ -11,10 +11,11 @@ import numpy as np
 
 from jitbatch._concat import Batch, Piece, join, offsets, ranges
 from jitbatch._dedupe import merge_calls
-from jitbatch._graph import Graph, Tables
+from jitbatch._graph import Graph
 from jitbatch._inputs import PackedInputs, pack_inputs
 from jitbatch._leaves import Inputs
 from jitbatch._schedule import Problem
+from jitbatch._tables import Tables
 from jitbatch._typed import typed
 from jitbatch._types import Types
 

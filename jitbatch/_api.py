@@ -55,6 +55,7 @@ class Batched(Generic[P, R]):
         self._in_axes = in_axes
         self._is_method = False
         self._checked: type | None = None
+        self.last_run: Any = None  # see `_compiles`
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
         functools.update_wrapper(self, fun)
 
@@ -368,9 +369,9 @@ def jitbatch(
             operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"` until another
             is predicted to pay.
         policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, `"layers"` as
-            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`, where
-            looking for fewer steps is predicted to pay.
-        executor: `"fused"` runs a whole batch as one XLA program that is compiled once for all shapes of samples;
+            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`, but
+            looks for fewer steps than it has found at once only where that is predicted to pay.
+        executor: `"fused"` runs a whole batch as one XLA program, which serves samples of all shapes it has room for;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
             reverse mode of a derivative; `"loop"` batches nothing and runs one jitted call a sample, for samples that
             have nothing in common. `"auto"` begins with `"fused"` for plans and `"dispatch"` for `.batch` on samples,
@@ -383,7 +384,7 @@ def jitbatch(
             for. `"auto"` is `"static"` on GPUs and `"dynamic"` elsewhere.
 
     Returns:
-        The function, with `.batch`, `.plan`, `.plans` and `.cache_info`.
+        The function, with `.batch`, `.plan`, `.plans`, `.explain`, `.check` and `.cache_info`.
 
     >>> import jax.numpy as jnp
     >>> from jitbatch import jitbatch

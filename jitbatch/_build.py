@@ -14,11 +14,12 @@ import jax
 import numpy as np
 
 from jitbatch._canonical import SumCell
-from jitbatch._graph import ROW, Graph, Tables
+from jitbatch._graph import Graph
 from jitbatch._group import group_operations
 from jitbatch._record import Recorder
 from jitbatch._rows import BARE, Numbers
 from jitbatch._sums import gather_sums
+from jitbatch._tables import ROW, Tables
 from jitbatch._templates import bind, further_row
 from jitbatch._totals import apart
 from jitbatch._values import Op, Value, check_result

@@ -15,9 +15,10 @@ import jax
 
 from jitbatch import _compat
 from jitbatch._errors import PlanError
-from jitbatch._graph import Edge, Graph, Kind, Tables, ValueClass
+from jitbatch._graph import Graph
 from jitbatch._sizes import LoopSizes, Sizes
 from jitbatch._structure import described_leaves
+from jitbatch._tables import Edge, Kind, Tables, ValueClass
 from jitbatch._types import Origin, Profile
 
 CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"

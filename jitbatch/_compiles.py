@@ -1,7 +1,6 @@
 """What is compiled, and why: the difference between a plan that is run and the one that was run before it."""
 
 import logging
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -24,8 +23,6 @@ _SAME = "by a plan that was run before: an argument of the jitted function aroun
 
 Run = tuple[PlanStatic, tuple[int, ...]]
 """What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
-
-_last: "weakref.WeakKeyDictionary[Any, Run]" = weakref.WeakKeyDictionary()
 
 
 class _Watch:
@@ -84,11 +81,12 @@ def note_run(plan: Plan) -> None:
     causes = static.tables.causes
     known = causes.get(run)
     if known is None:
-        cause = causes.put(run, _describe(_last.get(static.owner), run))
+        cause = causes.put(run, _describe(static.owner.last_run, run))
         logger.info("%s", cause)
     else:
         cause = _SAME
-    _last[static.owner] = run
+    if not static.tables.holds_tracers:
+        static.owner.last_run = run
     for watch in _watches:
         watch.cause = cause
 

@@ -26,6 +26,7 @@ class Piece:
         positions: int [inputs]; the place of each input in the order of `_shapes`.
         inputs: where each input is among the rows of the sample's leaves.
         needs: int [4, needs]; which layers need which (see `_layers`).
+        least: int [types]; how many steps each type needs at least.
         sizes: how many nodes, values, operands, inputs and shared values there are.
     """
 
@@ -36,6 +37,7 @@ class Piece:
     positions: np.ndarray
     inputs: InputRows
     needs: np.ndarray
+    least: np.ndarray
     sizes: tuple[int, int, int, int, int]
 
 

@@ -17,11 +17,12 @@ from jitbatch._build import build_graph
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
 from jitbatch._errors import JitbatchError, mutation_error
-from jitbatch._graph import Graph, Tables, ValueClass
+from jitbatch._graph import Graph
 from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identity
+from jitbatch._tables import Tables, ValueClass
 from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
 
@@ -71,10 +72,9 @@ class SharedArguments:
 
     def split(self, arrays: Sequence[Any]) -> list[list[Any]]:
         """The array leaves of each argument."""
-        remaining = iter(zip(self._all, self.key[3], strict=True))
-        values = iter(arrays)
+        remaining, values = iter(self.key[3]), iter(arrays)
         counts = [part.num_leaves for part in self.trees]
-        return [[next(values) for _, fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
+        return [[next(values) for fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
 
 
 def shared_names(key: Any, call: Arguments) -> list[str]:
@@ -160,7 +160,7 @@ class Context:
         self.known = Known(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
-        self.known_output: tuple[Any, list[ValueClass]] | None = None
+        self.known_output: tuple[Any, list[ValueClass]] | None = None if before is None else before.known_output
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}
 
@@ -195,8 +195,7 @@ class Context:
 
     def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
         """The graphs of samples, recorded where their structures are new."""
-        tables = self.tables
-        graphs = [one.graph if one.graph is not None and one.graph.tables is tables else None for one in structures]
+        graphs = [None if one.recorded is None else one.recorded[0] for one in structures]
         self.graphs.count_hits(len(graphs) - graphs.count(None))
         known = zip(structures, graphs, strict=True)
         return [graph or self.graph(one, i, shared, arguments) for i, (one, graph) in enumerate(known)]
@@ -210,9 +209,9 @@ class Context:
             found = replace(found, structure=structure.key)
             if verify:
                 found.verify()
-            self.graphs.put(structure.key, found)
+            found = self.graphs.put(structure.key, found)
         if cannot_change(structure.sample):
-            structure.graph, structure.inputs = found, found.input_rows.packed(structure.leaves)
+            structure.recorded = found, found.input_rows.packed(structure.leaves)
             self.samples.discard(identity(structure.sample))
             self.samples.room = self.graphs.room
             self.samples.put(identity(structure.sample), structure)
@@ -236,14 +235,14 @@ class Context:
             shared_leaves = shared.split(shared_values)
             if not shared.key[1]:  # without static values a form is a matter of trees and leaves
                 for part, tree, leaves in zip(shared_objects, shared.trees, shared_leaves, strict=True):
-                    recorder.know_shared(part, tree, leaves)
+                    recorder.passed.know_shared(part, tree, leaves)
             args, kwargs = arguments.rebuild(shared_objects, structure.key[0].unflatten(inputs))
             try:
                 with _compat.set_current_trace(recorder):
                     result = call_watched(self.fun, args, kwargs, shared_objects, shared_leaves, name)
             finally:
                 recorder.invalidate()
-            recorder.check_unchanged()
+            recorder.passed.check_unchanged()
             return build_graph(recorder, result)
         finally:
             recorder.release()
@@ -270,7 +269,7 @@ def call_watched(
         raise
     except Exception as error:
         if _is_flax_mutation(error):
-            raise mutation_error(shared[0], name) from error
+            raise mutation_error(_described_module(shared), name) from error
         error.add_note(f"jitbatch: raised while {name} was recorded")
         if "'Static'" in str(error):
             error.add_note("jitbatch: what is wrapped in a Static is its `.value`")
@@ -281,8 +280,15 @@ def call_watched(
         if len(after) != len(before):
             after = [leaf for leaf in after if describe_leaf(leaf) is not None]
         if list(map(id, after)) != list(map(id, before)):
-            raise mutation_error(part, name)
+            raise mutation_error(f"the shared argument of type {type(part).__name__}", name)
     return result
+
+
+def _described_module(shared: Sequence[Any]) -> str:
+    """The shared argument that is a module of Flax's, or one that is closed over."""
+    nnx = sys.modules.get("flax.nnx")
+    found = next((part for part in shared if nnx is not None and isinstance(part, nnx.Module)), None)
+    return "a Flax module" if found is None else f"the shared argument of type {type(found).__name__}"
 
 
 def _is_flax_mutation(error: Exception) -> bool:

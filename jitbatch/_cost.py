@@ -14,7 +14,8 @@ import numpy as np
 from jitbatch._caches import Cache
 from jitbatch._chunks import MOST_WIDTHS
 from jitbatch._flops import flops_of
-from jitbatch._graph import ROW, Graph, Kind
+from jitbatch._graph import Graph
+from jitbatch._tables import ROW, Kind
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from jitbatch._analysis import Analysis
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
 from jitbatch._errors import VerifyError
-from jitbatch._graph import ROW, Kind, ValueClass
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
+from jitbatch._tables import ROW, Kind, ValueClass
 
 _kernels = Cache(512)
 """Compiled steps of all functions together; each size of one takes 1.4 MiB."""

@@ -16,13 +16,14 @@ import numpy as np
 from jitbatch import _compat, _varying
 from jitbatch._arguments import Arguments
 from jitbatch._context import Context, SharedArguments, call_watched
-from jitbatch._graph import Tables
 from jitbatch._items import Items, split_items
-from jitbatch._plan import Plan, PlanStatic, Summary, interned, outputs_of
+from jitbatch._plan import Like, Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._sites import describe_function
+from jitbatch._sizes import Sizes
 from jitbatch._structure import Structure
+from jitbatch._tables import Tables
 from jitbatch._values import check_result
 
 
@@ -92,17 +93,18 @@ def _trace(
 
 
 def plan_each(
-    owner: Any, shared_key: Any, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]],
-    out: str, call: Arguments, reason: str = "",
+    owner: Any, shared_key: Any, call: Arguments, context: Context, programs: Sequence[SampleProgram],
+    leaves: Sequence[Sequence[Any]], out: str, like: Like | None = None, reason: str = "",
 ) -> Plan:  # fmt: skip
     """A plan that runs one sample after the other."""
-    out_trees, out_classes = outputs_of(programs, context.tables, out, None)
+    like = like or Like(Sizes())
+    out_trees, out_classes = outputs_of(programs, context.tables, out, like.item)
     count = len(programs)
     out_rows, ragged = (), None
     if out == "ragged":
         size = len(out_classes[0])
         number = sum(len(one.items.trees) for one in programs)
-        out_rows, ragged = ragged_outputs(programs, np.repeat(np.arange(number), size), size, 0)
+        out_rows, ragged = ragged_outputs(programs, np.repeat(np.arange(number), size), size, like.items)
     static = PlanStatic(
         tables=context.tables,
         owner=owner,
@@ -129,7 +131,8 @@ def plan_each(
         rows=count,
         padded_rows=count,
     )
-    return Plan(tuple(map(tuple, leaves)), (), out_rows, ragged, np.array(counts, np.int32), interned(static))
+    kept = tuple(tuple([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in one]) for one in leaves)
+    return Plan(kept, (), out_rows, ragged, np.array(counts, np.int32), interned(static))
 
 
 def run_each(plan: Plan, program: EachProgram, shared_leaves: Sequence[Any]) -> Any:
@@ -142,6 +145,9 @@ def run_each(plan: Plan, program: EachProgram, shared_leaves: Sequence[Any]) -> 
         size = static.out_trees[0].num_leaves
         leaves = [leaf for one in outputs for leaf in one]
         columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
+        if not leaves:  # padding is of nothing then
+            classes = map(static.tables.classes.__getitem__, program.out_classes)
+            columns = [jnp.zeros((1, *one.shape), one.dtype) for one in classes]
         taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]
         return replace(plan.ragged, rows=static.out_trees[0].unflatten(taken))
     return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]

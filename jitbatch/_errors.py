@@ -18,7 +18,7 @@ class ControlFlowError(JitbatchError, TypeError):
 
 
 class MutationError(JitbatchError, RuntimeError):
-    """A shared argument was changed in place while a sample was being recorded."""
+    """An argument was changed in place while a sample was being recorded."""
 
 
 class OutputError(JitbatchError, TypeError):
@@ -45,9 +45,9 @@ class DataError(JitbatchError, ValueError):
     """A line of a data file is not what its format asks for."""
 
 
-def mutation_error(arg: object, sample: str) -> MutationError:
+def mutation_error(what: str, sample: str) -> MutationError:
     return MutationError(
-        f"the shared argument of type {type(arg).__name__} was changed in place while {sample} was recorded. "
+        f"{what} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
         "BatchNorm's running mean, an attribute or dictionary item that is set) would be lost. Pass random keys as a "
         "mapped argument, return new state as an output, or switch the module to evaluation mode."

@@ -14,10 +14,10 @@ from jitbatch._caches import Cache
 from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
 from jitbatch._fused import FusedProgram
-from jitbatch._graph import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
 from jitbatch._lowering import round_up
 from jitbatch._plan import Plan
 from jitbatch._segments import gather
+from jitbatch._tables import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
 
 _shared_programs = Cache(512)
 _programs = Cache(256)
@@ -29,7 +29,9 @@ def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     if isinstance(plan.static.program, EachProgram):
         return run_each(plan, plan.static.program, shared_leaves)
     if isinstance(plan.static.program, FusedProgram):
-        run = _programs.get_or_make(plan.static, lambda: jax.jit(_execute))
+        static = plan.static
+        is_kept = not static.tables.holds_tracers
+        run = _programs.get_or_make(static, lambda: jax.jit(_execute)) if is_kept else jax.jit(_execute)
         return run(plan, list(shared_leaves))
     return _execute(plan, shared_leaves)
 
@@ -103,8 +105,11 @@ def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any
         else:
             values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else entry.value
     if computed:
-        key = (tables, tuple(computed))
-        program, arrays = _shared_programs.get_or_make(key, lambda: _shared_program(tables, computed))
+        if tables.holds_tracers:
+            program, arrays = _shared_program(tables, computed)
+        else:
+            key = (tables, tuple(computed))
+            program, arrays = _shared_programs.get_or_make(key, lambda: _shared_program(tables, computed))
         values.update(zip(computed, program(list(leaves), arrays), strict=True))
     return values
 

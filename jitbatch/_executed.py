@@ -13,10 +13,10 @@ import numpy as np
 
 from jitbatch._dispatch import DispatchProgram
 from jitbatch._fused import FusedProgram, SingleShape
-from jitbatch._graph import ROW, Kind
 from jitbatch._layers import find_layers
 from jitbatch._plan import Plan
 from jitbatch._schedule import Problem
+from jitbatch._tables import ROW, Kind
 
 
 @dataclass(frozen=True)

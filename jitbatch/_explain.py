@@ -12,12 +12,12 @@ from jitbatch._each import EachProgram
 from jitbatch._errors import PlanError
 from jitbatch._executed import Executed, read_back
 from jitbatch._flops import flops_of
-from jitbatch._graph import ROW, Kind
 from jitbatch._plan import Plan, PlanStatic
 from jitbatch._report import CellReport, ColumnReport, NodeReport, PartReport, Report, StepReport, Times
 from jitbatch._schedule import agenda, depth
 from jitbatch._sites import describe_source
 from jitbatch._sources import Source
+from jitbatch._tables import ROW, Kind
 
 LAUNCH = 5e-6
 """Seconds that a step is estimated to take before its first row."""
@@ -168,7 +168,8 @@ def _cells(
     groups: Sequence[Group], executed: Executed, step_seconds: Sequence[float]
 ) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
     """The cells, and for each type that runs its cell and part."""
-    type_of = {kind: number for number, kind in enumerate(executed.kinds)}
+    running = {step.type for step in executed.steps}  # there may be room for types that the batch does not have
+    type_of = {kind: number for number, kind in enumerate(executed.kinds) if number in running}
     taken: set[int] = set()
     found: list[tuple[CellReport, list[int]]] = []
     total = sum(step_seconds) or 1.0

@@ -15,7 +15,7 @@ from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import stable_order
 from jitbatch._phases import rounds_of, rounds_of_layers
-from jitbatch._schedule import LAYERED, Policy
+from jitbatch._schedule import LAYERED, Policy, looks_further
 from jitbatch._sizes import LoopSizes, Sizes, size_of
 from jitbatch._types import Origin
 
@@ -85,7 +85,8 @@ class Lowering:
         rounds = np.zeros(len(layer), np.int64)
         counts = np.zeros(len(types.kinds), np.int64)
         np.maximum.at(counts, self.type, layer + 1)
-        self.bound = int(counts.sum())
+        least = np.max([piece.least for piece in analysis.pieces], axis=0)
+        self.bound = int(least.sum())
         loops = [members for members, is_loop in types.phases if is_loop]
         needs = np.zeros((4, 0), np.int64)
         if self.policy in LAYERED and any(len(members) > 1 for members in loops):
@@ -94,22 +95,30 @@ class Lowering:
             place = np.full(len(types.kinds), -1)
             place[list(members)] = np.arange(len(members))
             here = np.flatnonzero(place[self.type] >= 0)
+            type_here = place[self.type[here]]
             table = None
             if self.policy in LAYERED:
                 own = needs[:, place[needs[0]] >= 0]
                 own[[0, 2]] = place[own[[0, 2]]]
                 table = rounds_of_layers(counts[list(members)].tolist(), own)
             if table is not None:
-                rounds[here] = table[place[self.type[here]], layer[here]]
-            else:
-                rounds[here] = rounds_of(analysis.problem, here, members, self.policy, self.verify)
+                rounds[here] = table[type_here, layer[here]]
+            # Sums of one term have a place among the layers, which may be one more than there has to be.
+            taken = None if table is None else _steps(rounds[here], type_here)
+            if taken is None or looks_further(self.policy, taken, int(least[list(members)].sum())):
+                others = rounds_of(analysis.problem, here, members, self.policy, self.verify)
+                if taken is None or _steps(others, type_here) < taken:
+                    rounds[here] = others
             if self.verify:
                 self._verify_rounds(rounds, place)
         return rounds
 
     def _verify_rounds(self, rounds: np.ndarray, place: np.ndarray) -> None:
-        """Check that a node of a loop runs after what it reads in the loop; `place` is that of types in a round."""
+        """Check that a node of a loop runs after what it reads in the loop; `place` is that of types in a round. And
+        that what structures say of the least number of steps is what the nodes say."""
         problem = self.analysis.problem
+        if problem.layer is not None and problem.bound != self.bound:
+            raise VerifyError("rounds: the lower bound is that of the nodes")
         inside = (place[problem.type[problem.reader]] >= 0) & (place[problem.type[problem.read]] >= 0)
         when = rounds * len(place) + place[problem.type]
         if np.any(when[problem.reader[inside]] <= when[problem.read[inside]]):
@@ -319,6 +328,11 @@ class Lowering:
         }
         has_edges = is_float(avals[0])
         return table, (edges.add_sum(reads[0], terms, arity, block.capacity, block.terms) if has_edges else -1,)
+
+
+def _steps(rounds: np.ndarray, types: np.ndarray) -> int:
+    """How many steps nodes take that run in some rounds: one for each type in each."""
+    return int(np.count_nonzero(np.bincount(rounds * (int(types.max(initial=0)) + 1) + types)))
 
 
 def _size(count: int, least: int) -> int:

@@ -21,10 +21,10 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._cut import cut_cell
-from jitbatch._graph import ROW
 from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._segments import gather, segment_sums
 from jitbatch._sizes import Sizes
+from jitbatch._tables import ROW
 
 
 @dataclass(frozen=True)

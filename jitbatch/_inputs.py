@@ -13,8 +13,8 @@ from jitbatch import _compat
 from jitbatch._canonical import key_bits
 from jitbatch._concat import Batch, Piece
 from jitbatch._dedupe import equal_rows
-from jitbatch._graph import Tables, ValueClass
 from jitbatch._leaves import Inputs, numbers_together
+from jitbatch._tables import Tables, ValueClass
 from jitbatch._values import NUMBERS
 
 

@@ -33,21 +33,25 @@ class Stage(NamedTuple):
     read: np.ndarray
 
 
-def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
+def find_layers(
+    kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray, counted: np.ndarray | None = None
+) -> np.ndarray:
     """int [nodes]; the layer of each node.
 
     Args:
         kind: int [nodes]; types.
         stage: int [nodes]; a node reads only nodes of earlier stages.
         reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
+        counted: bool [nodes]; the nodes that count, by default all of them.
     """
     types = int(kind.max(initial=-1)) + 1
+    own = np.ones(len(kind), np.int32) if counted is None else counted.astype(np.int32)
     # For each node and type, how many nodes of that type lie on a path up to this node, itself included.
     below = np.zeros((len(kind), types), np.int32)
-    below[np.arange(len(kind)), kind] = 1
+    below[np.arange(len(kind)), kind] = own
     for nodes, begin, edges, below_read in by_stage(stage, reader, read):
         counts = below[below_read]
-        counts[np.arange(len(edges)), kind[reader[edges]]] += 1
+        counts[np.arange(len(edges)), kind[reader[edges]]] += own[reader[edges]]
         below[nodes] = np.maximum(below[nodes], np.maximum.reduceat(counts, begin))
     return below[np.arange(len(kind)), kind] - 1
 

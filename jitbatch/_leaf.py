@@ -8,9 +8,9 @@ import jax
 from jitbatch._canonical import SumCell, intern_cell
 from jitbatch._errors import OutputError
 from jitbatch._fold import fold
-from jitbatch._graph import Tables
 from jitbatch._open import Element, open_body
 from jitbatch._sites import describe_function, describe_source
+from jitbatch._tables import Tables
 from jitbatch._templates import Argument, Leaf, Made, Step
 from jitbatch._values import ConstantRow, Op, Value, described, is_array, within_body
 

@@ -25,9 +25,9 @@ from jitbatch import _varying
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._derivative import with_rule
-from jitbatch._graph import ROW, Kind
 from jitbatch._pairs import PAIR_WIDTH
 from jitbatch._segments import chunk_sums, gather, scatter_sums
+from jitbatch._tables import ROW, Kind
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jitbatch import _compat
 from jitbatch._execute import shared_values
 from jitbatch._executed import read_back
-from jitbatch._graph import ROW, Kind
 from jitbatch._plan import Plan
+from jitbatch._tables import ROW, Kind
 
 REPEATS = 5
 

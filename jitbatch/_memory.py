@@ -13,8 +13,8 @@ import jax
 
 from jitbatch._cut import cut_cell, is_float
 from jitbatch._dispatch import DispatchProgram
-from jitbatch._graph import ROW, Kind
 from jitbatch._loop import LoopShape
+from jitbatch._tables import ROW, Kind
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from jitbatch import _compat, _passes
 from jitbatch._canonical import Cell, intern_cell
 from jitbatch._fold import fold
 from jitbatch._group import group_operations
+from jitbatch._static import bits_key
 from jitbatch._sums import gather_sums
-from jitbatch._values import Op, Value, within_body
+from jitbatch._values import Op, Value, is_array, within_body
 
 
 class Element(NamedTuple):
@@ -54,7 +55,13 @@ def _labels(node: Any, numbers: Iterator[int]) -> list[Element | None]:
 
 
 def _are_alike(items: Sequence[Any]) -> bool:
-    described = [(jax.tree.structure(item), [jax.typeof(leaf) for leaf in jax.tree.leaves(item)]) for item in items]
+    """Whether items of a list have one structure and hold arrays of equal types; what is no array is equal itself."""
+    described = []
+    for item in items:
+        leaves, tree = jax.tree.flatten(item)
+        if not any(map(is_array, leaves)):
+            return False
+        described.append((tree, [jax.typeof(leaf) if is_array(leaf) else bits_key(leaf) for leaf in leaves]))
     return all(one == described[0] for one in described)
 
 

@@ -1,7 +1,7 @@
 """Optional passes: none of them changes what is computed, and each can be switched off to see that.
 
-This is for tests and for finding bugs, not for users. What is recorded with other passes is kept apart (see `_api`);
-nothing else looks at it. Equal calls are merged by a pass as well, which has a public switch, `dedupe`.
+This is for tests and for finding bugs, not for users. What is recorded with other passes is kept apart (see
+`_planner`); nothing else looks at it. Equal calls are merged by a pass as well, which has a public switch, `dedupe`.
 """
 
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ from jitbatch._arguments import Arguments
 from jitbatch._capacity import Capacity, capacity_of
 from jitbatch._errors import OutputError, PlanError
 from jitbatch._fused import FusedProgram
-from jitbatch._graph import Graph, Tables
+from jitbatch._graph import Graph
 from jitbatch._inputs import pad_rows
 from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
@@ -24,6 +24,7 @@ from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._sizes import Sizes
+from jitbatch._tables import Tables
 from jitbatch._types import Types, known_types, types_of
 from jitbatch._verify import verify_analysis, verify_lowered
 

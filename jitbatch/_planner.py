@@ -173,12 +173,15 @@ class Planner:
         has_sizes = like is not None and not (isinstance(like, Plan) and like.static.executor == "loop")
         others = set() if has_sizes or shards is not None else self._others(way, context, shared, leaves)
         if others:
-            single = partial(self._context, arguments, shared, granularity="op")
-            choice = context.chooser.choose(
-                graphs, way, others, lambda: single().graphs_of(structures, shared, arguments)
-            )
+
+            def in_terms_of(other: Context) -> list[Graph]:
+                return other.graphs_of(other.take_apart(call.samples, names), shared, arguments)
+
+            by_operations = partial(self._context, arguments, shared, granularity="op")
+            choice = context.chooser.choose(graphs, way, others, lambda: in_terms_of(by_operations()))
             if choice.way.granularity != context.granularity:
                 context = self._context(arguments, shared, granularity=choice.way.granularity)
+                structures = context.take_apart(call.samples, names)
                 graphs = context.graphs_of(structures, shared, arguments)
         options = replace(self.options, executor=choice.way.executor)
         programs: list[Any] = graphs
@@ -190,8 +193,9 @@ class Planner:
         def make(part: slice, like: Like | None) -> Plan:
             if options.executor == "loop":
                 return plan_each(
-                    self.owner, shared.key, context, programs[part], leaves[part], options.out, emptied, choice.reason
-                )
+                    self.owner, shared.key, emptied, context, programs[part], leaves[part], options.out, like,
+                    choice.reason,
+                )  # fmt: skip
             return make_plan(
                 self.owner, shared.key, emptied, graphs[part], inputs[part], options, like, choice.reason,
                 _context.verify,
@@ -201,9 +205,10 @@ class Planner:
         if auto == "dispatch" and options.executor == "fused":
             # Batches of samples share programs by being planned like those of about their size.
             size = size_of(graphs)
-            plan = make(slice(None), first.chooser.sizes.get(size))
-            first.chooser.sizes.discard(size)
-            first.chooser.sizes.put(size, plan.like)
+            sizes = context.chooser.sizes
+            plan = make(slice(None), sizes.get(size))
+            sizes.discard(size)
+            sizes.put(size, plan.like)
         elif shards is None:
             plan = make(slice(None), least)
         else:
@@ -264,6 +269,8 @@ class Planner:
         def record(sample: Any) -> Graph:
             try:
                 return context.graph(Structure(sample, 0, names), 0, shared, arguments)
+            except ClosesOverTracer:
+                raise
             except Exception as error:
                 raise PlanError(
                     f"what was saved does not fit {self._name}, which cannot be recorded with a sample of it: {CHANGED}"

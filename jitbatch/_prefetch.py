@@ -29,15 +29,16 @@ class Plans(Iterator[Plan]):
             raise ArgumentError(f"prefetch={prefetch} is negative: it is how many plans are made ahead of time")
         self._source = _plans(make, batches, like)
         self._worker = None if prefetch == 0 else _Worker(self._source, prefetch)
-        # The thread does not hold on to this object, so that one that is dropped is closed.
-        self._finalizer = None if self._worker is None else weakref.finalize(self, self._worker.stop)
+        if self._worker is not None:  # its thread does not hold on to this object: one that is dropped is closed
+            weakref.finalize(self, self._worker.stop)
 
     def __next__(self) -> Plan:
         return next(self._source) if self._worker is None else self._worker.take()
 
     def close(self) -> None:
-        """Make no further plans, and wait until the thread has ended."""
-        self._source.close() if self._worker is None else self._worker.close()
+        """Make no further plans, wait until the thread has ended, and close the minibatches if they are a generator."""
+        if self._worker is None or self._worker.close():
+            self._source.close()
 
     def __enter__(self) -> "Plans":
         return self
@@ -64,17 +65,19 @@ class _Worker:
         self._thread.start()
 
     def _run(self) -> None:
+        if _compat.trace_context() != self._settings:
+            error = PlanError(
+                "f.plans was called where JAX's settings are changed for one thread (with jax.enable_x64(), "
+                "jax.default_matmul_precision(...) or the like), which its own thread does not see. Change them for "
+                "the whole program with jax.config.update, or plan with prefetch=0"
+            )
+            self._ready.put(_raise(error))
+            return
         while True:
             self._room.acquire()
             if self._stopped.is_set():
                 return
             try:
-                if _compat.trace_context() != self._settings:
-                    raise PlanError(
-                        "f.plans was called where JAX's settings are changed for one thread (with jax.enable_x64(), "
-                        "jax.default_matmul_precision(...) or the like), which its own thread does not see. Change "
-                        "them for the whole program with jax.config.update, or plan with prefetch=0"
-                    )
                 plan = next(self._source)
             except BaseException as error:
                 self._ready.put(_raise(error))
@@ -96,11 +99,14 @@ class _Worker:
         self._stopped.set()
         self._room.release()
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Stop, and wait for that where it can be waited for. Whether the thread has ended."""
         self.stop()
         self._ended = True
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if threading.current_thread() is self._thread:
+            return False
+        self._thread.join()
+        return True
 
 
 def _raise(error: BaseException) -> Callable[[], Plan]:

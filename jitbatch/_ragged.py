@@ -11,8 +11,8 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._errors import OutputError
-from jitbatch._graph import Interned
 from jitbatch._lowering import round_up
+from jitbatch._tables import Interned
 
 
 @jax.tree_util.register_dataclass

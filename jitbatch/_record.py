@@ -7,24 +7,22 @@ seen with arguments of these forms before is one dictionary look-up, and adds to
 does not run again.
 """
 
-import functools
 import itertools
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from types import CodeType
+from typing import Any
 
 import jax
 
 from jitbatch import _compat
-from jitbatch._errors import ControlFlowError, OutputError, mutation_error
+from jitbatch._errors import ControlFlowError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment
-from jitbatch._graph import Tables
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
+from jitbatch._passed import FirstCall, Passed, new_flat, weakly
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
-from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._tables import Tables
 from jitbatch._templates import COMPOSITE, ONCE, Known, Leaf, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
@@ -35,30 +33,8 @@ from jitbatch._values import (
     Value,
     is_array,
     plain_aval,
-    root,
     within,
 )
-
-
-def weakly(fun: Callable[..., Any]) -> Hashable:
-    """A function as a part of a key that keeps neither it nor what it closes over: one that is made for each sample is
-    of no use after it. Other callables may be equal to one that is made later."""
-    return weakref.ref(fun) if type(fun) is FunctionType else fun
-
-
-class Flat(NamedTuple):
-    """An argument taken apart: its leaves, their numbers (none if all of them are shared), and its form."""
-
-    arg: Any
-    leaves: Sequence[Any]
-    rows: Sequence[int | None]
-    form: int
-    is_shared: bool = False
-
-
-_new_flat: Callable[[tuple[Any, ...]], Flat] = functools.partial(
-    tuple.__new__, Flat
-)  # as `Flat`, in a third of the time
 
 
 class Recorder(_compat.Trace):
@@ -84,14 +60,14 @@ class Recorder(_compat.Trace):
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self.scopes = 0
         self._calls = self._first_calls = 0
-        self._flat: dict[int, Flat] = {}
-        self._shared: list[Flat] = []
+        self.passed = Passed(tables, self.numbers, sample)
 
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
         for op in (*self.ops, *self.gathered):
             vars(op).clear()
-        self.ops, self.gathered, self._flat, self._shared = [], [], {}, []
+        self.ops, self.gathered = [], []
+        self.passed.release()
         self.numbers.elements.clear()
         self._sites.forget()
         self._known.templates.count_hits(self._calls - self._first_calls)
@@ -215,13 +191,13 @@ class Recorder(_compat.Trace):
         self._calls += 1
         key: list[Any] = [weakly(fun)]
         rows: list[Any] = []
-        flat = self._flat
+        known = self.passed.known
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Value and arg.form is not None:
                 key.append(arg.form)
                 rows.append(arg.row)
             else:
-                _, _, of_leaves, form, _ = flat.get(id(arg)) or self._flatten(arg)
+                _, _, of_leaves, form, _ = known.get(id(arg)) or self.passed.flatten(arg)
                 key.append(form)
                 rows += of_leaves
         if kwargs:
@@ -239,120 +215,60 @@ class Recorder(_compat.Trace):
     def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable) -> Any:
         """A call with arguments of forms that were not met before: its body runs, unless it is known what it does with
         arguments of this structure."""
-        given = (*args, *kwargs.values())
-        flat = [self._flat.get(id(arg)) or self._flatten(arg) for arg in given]
-        parts = [flatten_with_statics(arg) for arg in given]
-        for one, (found, *_) in zip(flat, parts, strict=True):
-            if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
-                raise mutation_error(one.arg, self.sample)
-        described = tuple((tree, statics, tuple(map(self._described, one))) for one, tree, statics in parts)
-        signature = (weakly(fun), len(args), tuple(kwargs), described)
-        leaves = [leaf for one, *_ in parts for leaf in one]
-        rows = [row for one in flat for row in one.rows]
-        places = itertools.count()
-        positions = [None if one.is_shared else next(places) for one in flat for _ in one.leaves]
-        known = self._known.signatures.get(signature)
+        call = self.passed.first_call(fun, args, kwargs)
+        known = self._known.signatures.get(call.signature)
         if type(known) is Leaf:
-            template = self._known.templates.put(forms, leaf_template(known, leaves, positions, self.numbers))
-            return self._emit(template, rows, args, kwargs)
+            template = leaf_template(known, call.leaves, call.positions, self.numbers)
+            return self._emit(self._known.templates.put(forms, template), call.rows, args, kwargs)
 
-        aliases: list[Any] = []
-        arguments = []
-        for one, treedef, _ in parts:
-            # The body of a leaf needs an alias for every argument, so that `f(x, x)` is the cell that `f(x, y)` is;
-            # that of a composite needs one only for numbers, which must not be seen by Python's control flow.
-            replaced = [self._alias(leaf, every=known is not COMPOSITE) for leaf in one]
-            aliases += replaced
-            arguments.append(treedef.unflatten(replaced))
-        held = {id(alias) for alias in aliases}
-        positional, named = arguments[: len(args)], dict(zip(kwargs, arguments[len(args) :], strict=True))
-
-        start = len(self.kinds), len(self.operands), len(self.ops), self.numbers.made
+        # The body of a leaf needs an alias for every argument, so that `f(x, x)` is the cell that `f(x, y)` is; that of
+        # a composite needs one only for numbers, which must not be seen by Python's control flow.
+        call.replace(self._alias_number if known is COMPOSITE else self._alias)
+        positional, named = call.arguments[: len(args)], dict(zip(kwargs, call.arguments[len(args) :], strict=True))
+        nodes, operands, ops, made = len(self.kinds), len(self.operands), len(self.ops), self.numbers.made
         calls, outer = self._calls, self._scope
         self.scopes += 1
-        self._scope = first_scope = self.scopes
+        self._scope = scope = self.scopes
         try:
             result = fun(*positional, **named)
         finally:
             self._scope = outer
-        for passed, (one, *_) in zip(arguments, parts, strict=True):
-            after = jax.tree.leaves(passed)
-            if len(after) != len(one) or any(id(leaf) not in held for leaf in after if is_array(leaf)):
-                raise mutation_error(passed, self.sample)
-        nodes, operands, ops, made = start
+        call.check_unchanged()
         self.ops[ops:] = apart(self.ops[ops:])
         if known is None and self._calls == calls:
             body = self.ops[ops:]
             del self.ops[ops:]
-            is_shared = [one.is_shared for one in flat]
-            shared = {
-                id(leaf) for arg, one in zip(arguments, is_shared, strict=True) if one for leaf in jax.tree.leaves(arg)
-            }
-            elements = list_elements(fun, positional, list(named.values()), is_shared)
-            leaf = make_leaf(fun, body, aliases, elements, shared, result, self.tables, self.sample)
-            template = leaf_template(leaf, leaves, positions, self.numbers)
+            elements = list_elements(fun, positional, list(named.values()), call.is_shared)
+            leaf = make_leaf(fun, body, call.aliases, elements, call.shared_aliases, result, self.tables, self.sample)
+            template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
             if not leaf.closes_over_tracer:
-                self._known.signatures.put(signature, leaf)
+                self._known.signatures.put(call.signature, leaf)
                 self._known.templates.put(forms, template)
-            return self._emit(template, rows, args, kwargs)
+            return self._emit(template, call.rows, args, kwargs)
         if known is None:
-            self._known.signatures.put(signature, ONCE)
+            self._known.signatures.put(call.signature, ONCE)
         elif known is ONCE:  # most structures are met once; what is met again is kept
             recorded = Recorded(
                 self.kinds[nodes:], self.counts[nodes:], self.operands[operands:], self.ops[ops:], nodes, made,
-                first_scope, self.scopes - first_scope + 1,
+                scope, self.scopes - scope + 1,
             )  # fmt: skip
-            fragment = make_fragment(recorded, self.numbers, aliases, positions, result)
-            if fragment is None:
-                self._known.signatures.discard(signature)
-                self._known.signatures.put(signature, COMPOSITE)
-            else:
-                self._known.templates.put(forms, fragment)
+            self._keep_fragment(recorded, call, forms, result)
         return result
 
-    def _flatten(self, arg: Any) -> Flat:
-        """An argument's leaves, and its form.
+    def _keep_fragment(self, recorded: Recorded, call: FirstCall, forms: Hashable, result: Any) -> None:
+        fragment = make_fragment(recorded, self.numbers, call.aliases, call.positions, result)
+        if fragment is None:
+            self._known.signatures.discard(call.signature)
+            self._known.signatures.put(call.signature, COMPOSITE)
+        else:
+            self._known.templates.put(forms, fragment)
 
-        Shared arguments are passed along from call to call, and flattening a module costs more than recording a
-        call: what holds nothing but shared values is looked up by identity. So is what another call returned.
-        """
-        numbers = self.numbers
-        if type(arg) is Value:
-            form = numbers.form(arg)
-            return Flat(arg, (arg,), (arg.row,), form)
-        if type(arg) is list or type(arg) is tuple:
-            items = [self._flat.get(id(item)) for item in arg]
-            if all(item is not None and not item.is_shared for item in items):
-                leaves = [leaf for item in items for leaf in item.leaves]  # type: ignore[union-attr]
-                rows = [row for item in items for row in item.rows]  # type: ignore[union-attr]
-                form = self.tables.form(type(arg), *[item.form for item in items])  # type: ignore[union-attr]
-                return Flat(arg, leaves, rows, form)
-        leaves, treedef, statics = flatten_with_statics(arg)
-        forms = tuple(numbers.form(leaf) if is_array(leaf) else (bits_key(leaf),) for leaf in leaves)
-        form = self.tables.form("tree", treedef, statics, forms)
-        if leaves and all(type(leaf) is Value and _is_shared_leaf(leaf) for leaf in leaves):
-            flat = self._flat[id(arg)] = Flat(arg, leaves, (), form, True)
-            self._shared.append(flat)
-            return flat
-        return Flat(arg, leaves, [numbers.row(leaf) for leaf in leaves], form)
+    def _alias_number(self, leaf: Any) -> Any:
+        return self.value(plain_aval(leaf), leaf) if type(leaf) is not Value and is_array(leaf) else leaf
 
-    def know_shared(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
-        """Remember a shared argument, whose array leaves these are, before it is met. That it does not change is for
-        the caller to see."""
-        if type(arg) is not Value and len(leaves) == tree.num_leaves > 0:
-            form = self.tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
-            self._flat[id(arg)] = Flat(arg, leaves, (), form, True)
-
-    def _described(self, leaf: Any) -> Hashable:
-        if type(leaf) is Value:
-            return leaf.aval_number
-        return self.tables.avals.number(plain_aval(leaf)) if is_array(leaf) else (bits_key(leaf),)
-
-    def _alias(self, leaf: Any, every: bool) -> Any:
+    def _alias(self, leaf: Any) -> Any:
         if type(leaf) is not Value:
-            return self.value(plain_aval(leaf), leaf) if is_array(leaf) else leaf
-        if not every:
-            return leaf
+            return self._alias_number(leaf)
         row = self.numbers.row(leaf)
         alias = Value(self, leaf.aval, leaf.aval_number, leaf, row, leaf.form)
         if row is not None:  # a number of its own, so that what is passed is told from what is closed over
@@ -380,17 +296,10 @@ class Recorder(_compat.Trace):
         result = make(values)
         if form is not None:
             made = range(first, end) if in_order else [value.row for value in values]
-            self._flat[id(result)] = _new_flat((result, values, made, form, False))
+            self.passed.known[id(result)] = new_flat((result, values, made, form, False))
         return result
 
     # Errors
-
-    def check_unchanged(self) -> None:
-        """Shared arguments that were looked up by identity must hold what they held at first."""
-        for arg, leaves, *_ in self._shared:
-            after = jax.tree.leaves(arg)
-            if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
-                raise mutation_error(arg, self.sample)
 
     def control_flow_error(self, value: Value, asked: str) -> ControlFlowError:
         place = self._sites.here()
@@ -401,8 +310,3 @@ class Recorder(_compat.Trace):
             "structure, at shapes, and at values wrapped in jitbatch.Static(...). Wrap the value in Static where the "
             "sample is made, or compute both sides with jnp.where or lax.cond."
         )
-
-
-def _is_shared_leaf(value: Value) -> bool:
-    origin = root(value)
-    return type(origin) is Value and isinstance(origin.source, InputSource) and origin.source.shared

@@ -16,7 +16,7 @@ from jitbatch import _compat
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, array_key, intern_cell
 from jitbatch._fold import fold
-from jitbatch._graph import SharedArray, SharedResult, Tables
+from jitbatch._tables import SharedArray, SharedResult, Tables
 from jitbatch._values import ConstantRow, InputSource, Op, Value, plain_aval, root, within
 
 BARE = 1 << 40

@@ -24,12 +24,13 @@ from jitbatch._capacity import CHANGED, Names, capacity_of, find_name, sizes_of
 from jitbatch._dispatch import DispatchProgram, StepShape
 from jitbatch._errors import PlanError
 from jitbatch._fused import FusedProgram, SingleShape
-from jitbatch._graph import Graph, Interned, Kind, Tables, ValueClass
+from jitbatch._graph import Graph
 from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
 from jitbatch._sizes import Sizes
+from jitbatch._tables import Interned, Kind, Tables, ValueClass
 from jitbatch._types import types_of
 from jitbatch._version import __version__
 
@@ -123,14 +124,14 @@ def _described(shared_key: Any) -> tuple[str, ...]:
 
 
 def _reduce(plan: Plan) -> tuple[Any, ...]:
-    static: Any = plan.static
+    saved = plan.static if isinstance(plan.static, SavedStatic) else _save(plan.static)
     leaves = jax.tree.map(_as_data, (plan.inputs, plan.tables, plan.out_rows, plan.counts))
     ragged = None
     if plan.ragged is not None:
         parts = (plan.ragged.sample, plan.ragged.position, plan.ragged.mask, plan.ragged.outline)
         nestings = [tree.unflatten(range(tree.num_leaves)) for tree in plan.ragged.outlines.entries]
         ragged = (*map(_as_data, parts), nestings)
-    return _restore, (leaves, ragged, static if isinstance(static, SavedStatic) else _save(static))
+    return _restore, (leaves, ragged, saved)
 
 
 def _as_data(leaf: Any) -> Any:

@@ -155,10 +155,17 @@ def by_cost(problem: Problem) -> np.ndarray:
     found = _layers_in_order(problem)
     if found is not None:
         return found
-    by_depth, costs = depth(problem), known_costs()
-    steps = int(by_depth.max(initial=-1)) + 1
-    tries = 2 * steps * costs.search
-    return by_depth if (steps - problem.bound) * costs.step <= tries else _fewest(problem, (depth, agenda, frontier))
+    by_depth = depth(problem)
+    looks = looks_further(by_cost, int(by_depth.max(initial=-1)) + 1, problem.bound)
+    return _fewest(problem, (depth, agenda, frontier)) if looks else by_depth
+
+
+def looks_further(policy: Policy, steps: int, bound: int) -> bool:
+    """Whether a policy looks for fewer steps than these, where no order needs fewer than `bound`."""
+    if policy is by_cost:
+        costs = known_costs()
+        return (steps - bound) * costs.step > 2 * steps * costs.search
+    return steps > bound
 
 
 def _fewest(problem: Problem, policies: Sequence[Policy]) -> np.ndarray:

@@ -50,11 +50,11 @@ class Structure:
         leaves: its leaves.
         arrays: the leaves that are not numbers.
         key: what is the same for samples that are the same program.
-        graph: its graph, where that is known already; of one context (see `_context`).
-        inputs: its leaves as input rows of that graph (see `_leaves`).
+        recorded: its graph, where that is known already, and its leaves as input rows of that (see `_leaves`). Each
+            context has structures of its own (see `_context`).
     """
 
-    __slots__ = ("arrays", "graph", "inputs", "key", "leaves", "sample")
+    __slots__ = ("arrays", "key", "leaves", "recorded", "sample")
 
     def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str]):
         try:
@@ -73,12 +73,13 @@ class Structure:
             raise _leaf_error(sample, index, names)
         self.key = (treedef, statics, numbers, others)
         self.sample = sample
-        self.graph: Any = None
-        self.inputs: Any = None
+        self.recorded: tuple[Any, Inputs] | None = None
 
     def inputs_of(self, graph: Any) -> Inputs:
         """The leaves that are rows of a graph."""
-        return self.inputs if graph is self.graph else graph.input_rows.taken(self.leaves)
+        recorded = self.recorded  # read once: another thread may replace it
+        known = recorded is not None and recorded[0] is graph
+        return recorded[1] if known else graph.input_rows.taken(self.leaves)  # type: ignore[index]
 
     def is_current(self) -> bool:
         """Whether a sample that `cannot_change` still has this key: NumPy lets an array take another shape."""
@@ -106,7 +107,7 @@ def cannot_change(sample: tuple[Any, ...]) -> bool:
             continue
         if kind is np.ndarray:
             size += part.nbytes
-        elif kind is tuple or (isinstance(part, tuple) and _is_named_tuple(kind, part)):
+        elif kind is tuple or (isinstance(part, tuple) and is_named_tuple(kind, part)):
             remaining += part
         else:
             return False
@@ -117,7 +118,7 @@ _FIXED = NUMBERS | {Static, type(None)}
 _named_tuples: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
 
 
-def _is_named_tuple(kind: type, part: tuple[Any, ...]) -> bool:
+def is_named_tuple(kind: type, part: tuple[Any, ...]) -> bool:
     """Whether JAX takes instances of a class apart as it does named tuples, and not in a way of their own."""
     found = _named_tuples.get(kind)
     if found is None:

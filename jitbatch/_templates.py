@@ -14,8 +14,9 @@ from jitbatch import _compat
 from jitbatch._abstract import Abstract
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Cell, SumCell
-from jitbatch._graph import ROW, SharedArray, SharedResult
 from jitbatch._rows import Numbers, SharedRow, is_small
+from jitbatch._structure import is_named_tuple
+from jitbatch._tables import ROW, SharedArray, SharedResult
 from jitbatch._values import ConstantRow, Op, Value
 
 
@@ -188,6 +189,8 @@ def _tuple_maker(outline: Any) -> Callable[[list[Any]], Any] | None:
     """What makes a tuple, or a named one, of a list of arrays, in a fifth of the time that `unflatten` takes."""
     kind = type(outline)
     if kind.__bases__ not in ((object,), (tuple,)) or not all(type(part) is MadeRow for part in outline):
+        return None
+    if kind is not tuple and not is_named_tuple(kind, outline):
         return None
     return functools.partial(tuple.__new__, kind)
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitbatch._concat import Piece, offsets, ranges
-from jitbatch._graph import ROW, Graph
+from jitbatch._graph import Graph
 from jitbatch._layers import by_stage, find_layers, find_needs, longest_paths
 from jitbatch._shapes import Operands, Shapes, find_shapes, place_of
 from jitbatch._split import Made, Operand
+from jitbatch._tables import ROW
 from jitbatch._types import Types
 
 REMEMBERED = 4
@@ -135,7 +136,9 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
     )
     stages = by_stage(stage, reader, read_node)
     level = longest_paths(total, stages)
-    layer, needs = _layers(types, part_type, stage, reader, read_node, owner, len(graphs))
+    is_sum = np.array([kind.is_variadic for kind in types.kinds], bool)[part_type]
+    kept = ~(is_sum & (arity == 1))
+    layer, needs, least = _layers(types, part_type, stage, reader, read_node, owner, kept, len(graphs))
 
     given = np.full(start[-1], -1)
     given[ranges(start[:-1], inputs_of)] = np.arange(inputs_of.sum())
@@ -149,7 +152,7 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
     parts = Parts(
         owner, part_type, level, layer, arity, first_value, shapes, operands, place_of_operand, outputs, start
     )
-    parts = _without_sums_of_one(parts, types, given_of)
+    parts = _without(parts, ~kept, types, given_of)
 
     # Apart again.
     owner, start = parts.owner, parts.start
@@ -175,8 +178,8 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
         strict=True,
     )
     return [
-        Piece(*arrays, graph.input_rows, own_needs, tuple(size))
-        for graph, arrays, own_needs, size in zip(graphs, apart, needs, sizes, strict=True)
+        Piece(*arrays, graph.input_rows, own_needs, own_least, tuple(size))
+        for graph, arrays, own_needs, own_least, size in zip(graphs, apart, needs, least, sizes, strict=True)
     ]
 
 
@@ -204,15 +207,15 @@ class Parts(NamedTuple):
     start: np.ndarray
 
 
-def _without_sums_of_one(parts: Parts, types: Types, given_of: np.ndarray) -> Parts:
+def _without(parts: Parts, sums_of_one: np.ndarray, types: Types, given_of: np.ndarray) -> Parts:
     """The same without sums of one term, which are that term. Levels and layers stay: what is at the same height of two
     trees is in the same layer, whether a node has one child or several.
 
     Args:
+        sums_of_one: bool [parts]; which parts these are.
         given_of: int [graphs]; how many values each graph has that are not made by parts.
     """
-    is_sum = np.array([kind.is_variadic for kind in types.kinds], bool)[parts.type]
-    kept = ~(is_sum & (parts.arity == 1))
+    kept = ~sums_of_one
     if kept.all():
         return parts
     stands_for = np.arange(parts.start[-1])
@@ -250,9 +253,10 @@ def _apart(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
 
 def _layers(
     types: Types, kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray, owner: np.ndarray,
-    graphs: int,
-) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
-    """The layer of each node among the nodes of its loop, and for each graph which layers need which."""
+    kept: np.ndarray, graphs: int,
+) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:  # fmt: skip
+    """The layer of each node among the nodes of its loop; for each graph which layers need which, and how many steps
+    the nodes that are kept need at least of each type."""
     phase = np.full(len(types.kinds), -1)
     place = np.zeros(len(types.kinds), np.int64)
     for number, (members, is_loop) in enumerate(types.phases):
@@ -261,8 +265,11 @@ def _layers(
     inside = (phase[kind[reader]] == phase[kind[read]]) & (phase[kind[read]] >= 0)
     reader, read = reader[inside], read[inside]
     layer = find_layers(place[kind], stage, reader, read)
+    of_kept = layer if kept.all() else find_layers(place[kind], stage, reader, read, kept)
+    least = np.zeros((graphs, len(types.kinds)), np.int64)
+    np.maximum.at(least, (owner[kept], kind[kept]), of_kept[kept] + 1)
     many = len(types.kinds)
     needs = find_needs(owner * many + kind, layer, reader, read)
     graph_of = needs[0] // many
     needs[[0, 2]] %= many
-    return layer, _apart(needs, np.bincount(graph_of, minlength=graphs))
+    return layer, _apart(needs, np.bincount(graph_of, minlength=graphs)), [one.copy() for one in least]

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitbatch._canonical import Cell, widest
-from jitbatch._graph import ROW, Graph, Kind, Tables
+from jitbatch._graph import Graph
 from jitbatch._phases import find_phases
 from jitbatch._split import Made, Operand, Slot, split_cell
+from jitbatch._tables import ROW, Kind, Tables
 
 
 class Part(NamedTuple):

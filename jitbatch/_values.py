@@ -225,7 +225,7 @@ def is_array(leaf: Any) -> bool:
     """Whether a leaf is something JAX computes with: an array, a tracer or a number."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUVMm" or jax.numpy.issubdtype(leaf.dtype, np.number)
-    return isinstance(leaf, jax.Array | bool | int | float | complex)
+    return isinstance(leaf, jax.Array) or type(leaf) in NUMBERS  # JAX takes no subclasses of numbers, such as enums
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -12,9 +12,9 @@ import numpy as np
 from jitbatch._analysis import Analysis
 from jitbatch._concat import ranges
 from jitbatch._errors import VerifyError
-from jitbatch._graph import ROW
 from jitbatch._layers import by_stage, longest_paths
 from jitbatch._lowering import Lowered
+from jitbatch._tables import ROW
 
 
 def verify_analysis(analysis: Analysis) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from jitbatch import jitbatch
 from jitbatch._analysis import Analysis, analyse
-from jitbatch._graph import ROW
+from jitbatch._tables import ROW
 from jitbatch._types import Profile, types_of
 
 W = {"a": jnp.ones((2, 2)), "b": 2 * jnp.ones((2, 2)), "start": jnp.ones(2)}

@@ -270,6 +270,29 @@ def test_what_was_asked_for_is_not_changed() -> None:
     assert ran == ["fused subgraph", "dispatch subgraph", "loop subgraph"]
 
 
+def test_sizes_are_those_of_the_granularity() -> None:
+    """Batches of 7 samples of three cells each, and of 8 whole samples, are of about the same size."""
+    batched, samples = jitbatch(chain, executor="fused"), chains(*[4] * 8)
+    with choosing(**FIRST, patience=1.0) as ran:
+        assert_same(batched.batch(WEIGHTS, samples[:7]), reference(samples[:7]))
+    with choosing(**WHOLE) as ran_then:
+        assert_same(batched.batch(WEIGHTS, samples), reference(samples))
+        assert_same(batched.batch(WEIGHTS, samples), reference(samples))
+    assert (ran, ran_then) == (["fused subgraph"], ["fused graph"] * 2)
+
+
+def test_samples_that_cannot_change_are_known_under_every_granularity() -> None:
+    batched, samples = jitbatch(chain), [tuple(sample) for sample in chains(4, 4)]
+    with choosing(**WHOLE):
+        for _ in range(3):
+            batched.plan(WEIGHTS, samples)
+    by_granularity = {context.granularity: context for context in batched._planner.contexts}
+    assert set(by_granularity) >= {"subgraph", "graph"}
+    for context in by_granularity.values():
+        for structure in context.samples:
+            assert structure.recorded[0].tables is context.tables
+
+
 def test_a_plan_like_another_is_for_the_same_program() -> None:
     batched = jitbatch(chain)
     first = batched.plan(WEIGHTS, chains(3))

@@ -11,8 +11,9 @@ import pytest
 
 from jitbatch import Static, clear_caches, jitbatch
 from jitbatch._errors import OutputError, PlanError
-from jitbatch._graph import ROW, Graph, SharedArray, SharedLeaf, SharedResult
+from jitbatch._graph import Graph
 from jitbatch._rows import SMALL
+from jitbatch._tables import ROW, SharedArray, SharedLeaf, SharedResult
 
 X = np.float32([1.0, 2.0])
 XS = np.arange(12, dtype=np.float32).reshape(3, 2, 2)

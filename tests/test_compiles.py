@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import jitbatch as package
-from jitbatch import JitbatchError, Static, assert_max_compiles, jitbatch
+from jitbatch import JitbatchError, Static, _execute, assert_max_compiles, jitbatch
 
 
 @jitbatch
@@ -169,3 +171,32 @@ def test_planning_is_seen_by_the_profiler(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_it_is_public() -> None:
     assert package.assert_max_compiles is assert_max_compiles
+
+
+def test_what_was_run_does_not_keep_its_function() -> None:
+    held = jnp.ones(2)
+
+    def fun(w: Any, x: Any) -> Any:
+        return w * x * held
+
+    batched = jitbatch(fun)
+    batched.batch(W[:2], [held])
+    batched.batch(W[:2], batched.plan(W[:2], [held]))
+    wrapped = weakref.ref(batched)
+    package.clear_caches()
+    jax.clear_caches()
+    del batched
+    gc.collect()
+    assert wrapped() is None
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused"])
+def test_programs_that_close_over_tracers_are_not_kept(executor: Any) -> None:
+    package.clear_caches()
+
+    def loss(w: Any) -> Any:
+        return jitbatch(lambda scale, x: (w + scale) * jnp.sin(w) * x, executor=executor).batch(2.0, [1.0, 2.0]).sum()
+
+    for _ in range(3):
+        assert np.isclose(jax.grad(loss)(1.0), 3 * (np.sin(1.0) + 3 * np.cos(1.0)), rtol=1e-5)
+    assert len(_execute._shared_programs._entries) == len(_execute._programs._entries) == 0

@@ -181,3 +181,10 @@ def test_graphs_are_verified_on_request(monkeypatch: pytest.MonkeyPatch) -> None
         jitbatch(lambda _, x: x).batch(None, [X])
     monkeypatch.setattr(_context, "verify", False)
     jitbatch(lambda _, x: x).batch(None, [X])
+
+
+def test_what_an_output_looks_like_is_known_when_recording_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    batched, _ = counted(lambda w, x: w * x)
+    assert batched.batch(2.0, [jnp.ones(3)]).shape == (1, 3)
+    monkeypatch.setattr(_context.Context, "is_full", True)
+    assert batched.batch(2.0, []).shape == (0, 3)

@@ -168,6 +168,26 @@ def test_errors_of_a_sample() -> None:
     assert any("sample 1 of" in note for note in raised.value.__notes__)
 
 
+def test_a_plan_holds_the_samples_as_they_were() -> None:
+    sample = np.ones((2, INPUT), np.float32)
+    plan = CHAINS.plan(PARAMS, [sample])
+    want = CHAINS.batch(PARAMS, plan)
+    sample[:] = 0
+    assert_same(CHAINS.batch(PARAMS, plan), want)
+
+
+def test_no_items_like_a_plan_with_items() -> None:
+    items = jitbatch(lambda scale, xs: [{"x": scale * x} for x in xs], executor="loop", out="ragged")
+    with pytest.raises(OutputError, match="`like` a plan with items"):
+        items.plan(2.0, [(), ()])
+    first = items.plan(2.0, [(1.0, 2.0), (3.0,)])
+    plan = items.plan(2.0, [(), ()], like=first)
+    result = items.batch(2.0, plan)
+    assert result.to_list() == [[], []]
+    assert result.rows["x"].shape == first.ragged.mask.shape
+    assert not result.mask.any()
+
+
 class Counting(nnx.Module):
     def __init__(self) -> None:
         self.count = nnx.Variable(jnp.zeros(()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 import sys
@@ -377,3 +378,22 @@ def test_an_attribute_that_is_set_is_refused() -> None:
 def test_an_item_that_is_removed_is_refused() -> None:
     with pytest.raises(_errors.MutationError, match="type dict was changed in place while sample 0"):
         jitbatch(lambda params, x: x * params.pop("w")).batch({"w": 1.0}, [1.0])
+
+
+class Label(enum.IntEnum):
+    LEFT = 1
+
+
+def test_subclasses_of_numbers() -> None:
+    """As in `jax.jit`, they are not numbers; among shared arguments they are static."""
+    fun = jitbatch(lambda w, x: w["scale"] * x)
+    with pytest.raises(_errors.SampleError, match=r"sample 1: x\[1\] is <Label.LEFT: 1> of type Label.*Static"):
+        fun.batch({"scale": 2.0}, [1, Label.LEFT])
+    assert fun.batch({"scale": 2.0, "side": Label.LEFT}, [1.0, 2.0]).tolist() == [2.0, 4.0]
+
+
+def test_a_module_that_is_closed_over_and_changes() -> None:
+    noisy = Noisy(nnx.Rngs(0))
+    fun = jitbatch(lambda x: noisy.drop(x), in_axes=0)
+    with pytest.raises(_errors.MutationError, match="a Flax module was changed in place while sample 0"):
+        fun.batch([jnp.ones(2)])

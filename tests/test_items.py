@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from jitbatch._errors import OutputError
-from jitbatch._graph import ValueClass
 from jitbatch._items import Items, common_item, split_items
+from jitbatch._tables import ValueClass
 
 CLASSES = [ValueClass((3,), "float32"), ValueClass((5,), "float32"), ValueClass((), "int32")]
 

@@ -264,6 +264,22 @@ def test_elements_of_lists() -> None:
     assert elements_of(fun, [1.0, 2.0], [3.0], 1.0, shared=(True, False, False)) == [None, None, Element(0, 0), None]
 
 
+def test_what_is_no_array_may_be_in_a_list() -> None:
+    @jitbatch
+    def cell(w: Any, x: Any, names: list[str], children: list[Any]) -> Any:
+        for name in names:
+            x = getattr(jnp, name)(x)
+        return w * x + sum(h for h, _ in children)
+
+    @jitbatch
+    def sample(w: Any, xs: Any) -> Any:
+        return cell(w, xs[0], ["tanh", "sin"], [(x, "child") for x in xs])
+
+    samples = [np.float32([1.0, 2.0]), np.float32([3.0, 4.0, 5.0])]
+    np.testing.assert_allclose(sample.batch(2.0, samples), [sample(2.0, xs) for xs in samples], rtol=1e-6)
+    assert sample.plan(2.0, samples).summary.types == jitbatch(sample.__wrapped__).plan(2.0, samples[:1]).summary.types
+
+
 def test_elements_of_lists_inside_of_others() -> None:
     def fun(children: Any) -> Any: ...
 

@@ -133,6 +133,23 @@ def test_closing_ends_the_thread() -> None:
         next(plans)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_closing_closes_the_minibatches(prefetch: int) -> None:
+    ended = []
+
+    def minibatches() -> Iterator[Any]:
+        try:
+            yield from endless()
+        finally:
+            ended.append(True)
+
+    held = minibatches()
+    with total.plans(2.0, held, prefetch=prefetch) as plans:
+        next(plans)
+    del held
+    assert ended
+
+
 @pytest.mark.parametrize(("backend", "number"), [("cpu", 0), ("gpu", 1)])
 def test_a_device_with_cores_of_its_own_has_a_thread(
     monkeypatch: pytest.MonkeyPatch, backend: str, number: int
@@ -161,6 +178,13 @@ def test_settings_of_one_thread_are_refused() -> None:
         with pytest.raises(PlanError, match="prefetch=0"):
             next(total.plans(2.0, MINIBATCHES, prefetch=2))
         assert total.batch(2.0, next(total.plans(2.0, MINIBATCHES, prefetch=0))).dtype == np.float64
+
+
+def test_caches_of_jax_are_cleared_meanwhile() -> None:
+    with total.plans(2.0, endless(), prefetch=1) as plans:
+        for _ in range(4):
+            assert next(plans).summary.samples == 2
+            jax.clear_caches()
 
 
 def test_wrong_arguments() -> None:

@@ -14,9 +14,9 @@ import pytest
 from jax import lax
 
 from jitbatch import _compat, clear_caches, jitbatch
-from jitbatch._errors import ControlFlowError, MutationError
-from jitbatch._graph import Tables
+from jitbatch._errors import ControlFlowError
 from jitbatch._record import Recorder
+from jitbatch._tables import Tables
 from jitbatch._templates import Known, Leaf
 from jitbatch._values import Op, Value
 
@@ -177,36 +177,6 @@ def test_indexing_is_an_operation_of_its_own() -> None:
     assert (row.source.leaf, row.source.depth, row.source.row) == (0, 1, 3)  # a row of an input is an input
     assert two.source.index == 1
     assert recorder.ops[2].outputs == two.source.inputs
-
-
-def test_shared_arguments_that_change_are_noticed() -> None:
-    @jitbatch
-    def cell(params: Any, x: Any) -> Any:
-        return params["w"] * x
-
-    with recording() as recorder:
-        (w,) = inputs(recorder, X, shared=True)
-        (x,) = inputs(recorder, X)
-        params = {"w": w}
-        cell(params, x)
-        recorder.check_unchanged()
-        params["w"] = lax.sin(w)
-        with pytest.raises(MutationError, match="shared argument of type dict was changed in place while sample 0"):
-            recorder.check_unchanged()
-
-
-def test_a_shared_argument_that_is_changed_in_a_subgraph_is_noticed() -> None:
-    @jitbatch
-    def cell(params: dict[str, Any], x: Any) -> Any:
-        params["count"] = params["count"] + 1
-        return params["w"] * x
-
-    @jitbatch
-    def fun(params: dict[str, Any], x: Any) -> Any:
-        return cell(params, x)
-
-    with pytest.raises(MutationError, match="type dict was changed in place"):
-        fun.batch({"w": X, "count": 0}, [X])
 
 
 def test_a_value_cannot_be_used_after_its_recording() -> None:

@@ -184,6 +184,8 @@ def test_plans_of_the_loop_executor() -> None:
         PlanError, match="loop executor holds compiled programs: pickle the samples, and plan them again"
     ):
         pickle.dumps(plan)
+    with pytest.raises(PlanError, match="loop executor holds compiled programs"):
+        pickle.dumps(jitbatch(lambda w, x: w * x, executor="loop").plan(2.0, [1.0]))
 
 
 def test_a_plan_that_is_traced() -> None:

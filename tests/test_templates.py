@@ -142,3 +142,25 @@ def test_results_that_are_arguments_or_equal() -> None:
 
 def test_taking() -> None:
     assert [list(taking(places)("abcd")) for places in ((), (1,), (2, 0))] == [[], ["b"], ["c", "a"]]  # type: ignore[arg-type]
+
+
+class Swapped(NamedTuple):
+    a: Any
+    b: Any
+
+
+jax.tree_util.register_pytree_node(
+    Swapped, lambda s: ((s.b, s.a), None), lambda _, leaves: Swapped(leaves[1], leaves[0])
+)
+
+
+def test_a_named_tuple_that_is_taken_apart_in_its_own_way() -> None:
+    @jitbatch
+    def pair(w: Any, x: Any) -> Swapped:
+        return Swapped(w * x, w + x)
+
+    @jitbatch
+    def sample(w: Any, xs: Any) -> Any:
+        return sum(pair(w, x).a for x in xs)
+
+    assert sample.batch(3.0, [(1.0, 2.0), (4.0, 5.0)]).tolist() == [9.0, 27.0]

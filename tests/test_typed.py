@@ -10,6 +10,7 @@ import pytest
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch
+from jitbatch._schedule import POLICIES
 
 W = {"w": jnp.array([[0.5, -0.2], [0.1, 0.4]]), "b": jnp.array([0.3, -0.6])}
 
@@ -58,3 +59,25 @@ def test_nodes_at_the_same_height_run_together_whatever_their_number_of_children
     both = jitbatch(encode).plan(W, [CHAIN, (X[0], (X[1], (X[2], (X[3],), (X[4],))))]).summary
     assert chain.steps == 4
     assert both.steps == 5  # one more for the sum
+
+
+def grown(rng: np.random.Generator, size: int) -> Any:
+    """A random tree; most nodes have one child."""
+    rest, children = size - 1, []
+    while rest:
+        part = rest if rng.random() < 0.6 else int(rng.integers(1, rest + 1))
+        children.append(grown(rng, part))
+        rest -= part
+    return (X[rng.integers(5)], *children)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_policy_needs_fewer_steps_than_the_bound_or_than_layers(seed: int) -> None:
+    """Though sums of one term, which do not run, have a place among the layers."""
+    rng = np.random.default_rng(seed)
+    trees = [grown(rng, int(rng.integers(1, 9))) for _ in range(3)]
+    plans = {name: jitbatch(encode, policy=name, executor="fused").plan(W, trees) for name in POLICIES}
+    fewest = {name: plan.summary.steps for name, plan in plans.items()}
+    assert fewest["layers"] == min(fewest.values()), fewest
+    for plan in plans.values():
+        assert plan.summary.bound == plan.explain().lower_bound <= fewest["layers"]

@@ -103,7 +103,7 @@ def behind(rows: Sequence[Content]) -> str:
     """Where another one is faster."""
     lines = [f"- {line}" for line in sorted(losses(rows))]
     if not lines:
-        return "### Where others are faster\n\nNowhere in what was measured." if rows else ""
+        return "### Where others are faster\n\nNowhere in these tables." if rows else ""
     return "### Where others are faster\n\nTimes as fast as jitbatch:\n\n" + "\n".join(lines)
 
 

@@ -19,4 +19,6 @@ def require(modules: Sequence[str], extra: str) -> None:
             # A module that is there but lacks one of its own dependencies is another problem than ours.
             if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
                 raise
-            raise CommandError(f"{module} is not installed. Install it by: pip install 'jitbatch[{extra}]'") from None
+            raise CommandError(
+                f"{module} is not installed. Install it by: pip install -e '.[{extra}]' in a clone of jitbatch"
+            ) from None

@@ -1,0 +1,179 @@
+"""Arguments of calls of decorated functions, while a sample is recorded: their leaves, the numbers of these, and the
+forms that decide what a call does."""
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import jax
+
+from jitbatch._errors import mutation_error
+from jitbatch._rows import Numbers
+from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._tables import Tables
+from jitbatch._values import InputSource, Value, is_array, plain_aval, root
+
+
+def weakly(fun: Callable[..., Any]) -> Hashable:
+    """A function as a part of a key that keeps neither it nor what it closes over: one that is made for each sample is
+    of no use after it. Other callables may be equal to one that is made later."""
+    return weakref.ref(fun) if type(fun) is FunctionType else fun
+
+
+class Flat(NamedTuple):
+    """An argument taken apart: its leaves, their numbers (none if all of them are shared), and its form."""
+
+    arg: Any
+    leaves: Sequence[Any]
+    rows: Sequence[int | None]
+    form: int
+    is_shared: bool = False
+
+
+new_flat: Callable[[tuple[Any, ...]], Flat] = functools.partial(tuple.__new__, Flat)
+"""As `Flat`, in a third of the time."""
+
+
+class Passed:
+    """What was passed to calls, taken apart.
+
+    Shared arguments are passed along from call to call, and flattening a module costs more than recording a call: what
+    holds nothing but shared values is looked up by identity. So is what another call returned.
+
+    Attributes:
+        known: what is looked up, by `id`.
+    """
+
+    def __init__(self, tables: Tables, numbers: Numbers, sample: str):
+        self.known: dict[int, Flat] = {}
+        self._shared: list[Flat] = []
+        self._tables = tables
+        self._numbers = numbers
+        self._sample = sample
+
+    def release(self) -> None:
+        self.known.clear()
+        self._shared.clear()
+
+    def flatten(self, arg: Any) -> Flat:
+        """An argument's leaves, and its form."""
+        found = self.known.get(id(arg))
+        if found is not None:
+            return found
+        tables, numbers = self._tables, self._numbers
+        if type(arg) is Value:
+            form = numbers.form(arg)
+            return Flat(arg, (arg,), (arg.row,), form)
+        if type(arg) is list or type(arg) is tuple:
+            items = [self.known.get(id(item)) for item in arg]
+            if all(item is not None and not item.is_shared for item in items):
+                leaves = [leaf for item in items for leaf in item.leaves]  # type: ignore[union-attr]
+                rows = [row for item in items for row in item.rows]  # type: ignore[union-attr]
+                form = tables.form(type(arg), *[item.form for item in items])  # type: ignore[union-attr]
+                return Flat(arg, leaves, rows, form)
+        leaves, treedef, statics = flatten_with_statics(arg)
+        forms = tuple(numbers.form(leaf) if is_array(leaf) else (bits_key(leaf),) for leaf in leaves)
+        form = tables.form("tree", treedef, statics, forms)
+        if leaves and all(type(leaf) is Value and _is_shared_leaf(leaf) for leaf in leaves):
+            flat = self.known[id(arg)] = Flat(arg, leaves, (), form, True)
+            self._shared.append(flat)
+            return flat
+        return Flat(arg, leaves, [numbers.row(leaf) for leaf in leaves], form)
+
+    def know_shared(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
+        """Remember a shared argument, whose array leaves these are, before it is met. That it does not change is for
+        the caller to see."""
+        if type(arg) is not Value and len(leaves) == tree.num_leaves > 0:
+            form = self._tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
+            self.known[id(arg)] = Flat(arg, leaves, (), form, True)
+
+    def check_unchanged(self) -> None:
+        """Shared arguments that were looked up by identity must hold what they held at first."""
+        for arg, leaves, *_ in self._shared:
+            after = jax.tree.leaves(arg)
+            if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
+                raise mutation_error(_described(arg, True), self._sample)
+
+    def first_call(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "FirstCall":
+        """A call with arguments of forms that were not met before."""
+        given = (*args, *kwargs.values())
+        flat = [self.flatten(arg) for arg in given]
+        parts = [flatten_with_statics(arg) for arg in given]
+        for one, (found, *_) in zip(flat, parts, strict=True):
+            if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
+                raise mutation_error(_described(one.arg, True), self._sample)
+        described = tuple((tree, statics, tuple(map(self._leaf_key, leaves))) for leaves, tree, statics in parts)
+        return FirstCall(
+            (weakly(fun), len(args), tuple(kwargs), described), [leaves for leaves, *_ in parts],
+            [tree for _, tree, _ in parts], flat, self._sample,
+        )  # fmt: skip
+
+    def _leaf_key(self, leaf: Any) -> Hashable:
+        if type(leaf) is Value:
+            return leaf.aval_number
+        return self._tables.avals.number(plain_aval(leaf)) if is_array(leaf) else (bits_key(leaf),)
+
+
+class FirstCall:
+    """A call with arguments of forms that were not met before.
+
+    Attributes:
+        signature: the function and the structure of its arguments: what its body does depends on nothing else.
+        leaves: the leaves of all arguments.
+        rows: the numbers of those that are not shared.
+        positions: of each leaf its place among these.
+        is_shared: of each argument whether it holds nothing but shared values.
+        arguments: what the body is called with (see `replace`).
+        aliases: the leaves of that.
+    """
+
+    def __init__(
+        self, signature: Hashable, leaves: list[list[Any]], trees: list[Any], flat: list[Flat], sample: str
+    ):  # fmt: skip
+        places = itertools.count()
+        self.signature = signature
+        self.leaves = [leaf for one in leaves for leaf in one]
+        self.rows = [row for one in flat for row in one.rows]
+        self.positions = [None if one.is_shared else next(places) for one in flat for _ in one.leaves]
+        self.is_shared = [one.is_shared for one in flat]
+        self.arguments: list[Any] = []
+        self.aliases: list[Any] = []
+        self._leaves = leaves
+        self._trees = trees
+        self._sample = sample
+
+    def replace(self, alias: Callable[[Any], Any]) -> None:
+        """Put an alias in the place of each leaf."""
+        for leaves, tree in zip(self._leaves, self._trees, strict=True):
+            replaced = list(map(alias, leaves))
+            self.aliases += replaced
+            self.arguments.append(tree.unflatten(replaced))
+
+    @property
+    def shared_aliases(self) -> set[int]:
+        """The `id`s of the aliases of shared values."""
+        shared = [arg for arg, is_shared in zip(self.arguments, self.is_shared, strict=True) if is_shared]
+        return {id(leaf) for leaf in jax.tree.leaves(shared)}
+
+    def check_unchanged(self) -> None:
+        """A body must not have changed what it was called with: the caller would not see it."""
+        aliases = iter(self.aliases)
+        for passed, leaves, is_shared in zip(self.arguments, self._leaves, self.is_shared, strict=True):
+            before, after = list(itertools.islice(aliases, len(leaves))), jax.tree.leaves(passed)
+            if len(after) != len(before) or any(
+                one is not other and (is_array(one) or is_array(other))
+                for one, other in zip(before, after, strict=True)
+            ):
+                raise mutation_error(_described(passed, is_shared), self._sample)
+
+
+def _described(arg: Any, is_shared: bool) -> str:
+    return f"{'the shared' if is_shared else 'an'} argument of type {type(arg).__name__}"
+
+
+def _is_shared_leaf(value: Value) -> bool:
+    origin = root(value)
+    return type(origin) is Value and isinstance(origin.source, InputSource) and origin.source.shared
