@@ -154,7 +154,7 @@ class Batched(Generic[P, R]):
     def plans(
         self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | None = None, **kwargs: Any
     ) -> Plans:
-        """Plans of one minibatch after the other, put on the device; made while it runs the steps before.
+        """Plans of one minibatch after the other, made while the device runs the steps before.
 
         Args:
             args: as for `plan`, with an iterable of minibatches in place of each mapped argument.
@@ -164,7 +164,8 @@ class Batched(Generic[P, R]):
             like: an earlier plan, or its `capacity`. Each plan is made like the one before, so that sizes only grow.
 
         Returns:
-            An iterator of plans. Close it, or use it as a context manager, to stop early.
+            An iterator of plans, put on the device where it has memory of its own. Close it, or use it as a context
+            manager, to stop early.
 
         >>> import jax.numpy as jnp
         >>> from jitbatch import jitbatch

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Hashable
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -16,25 +17,23 @@ from jitbatch._cost import Costs, default_costs
 from jitbatch._version import __version__
 
 _known = Cache(16)
-"""By what they were measured on and where they are stored."""
+"""By what they were measured on, and what decides where they are stored."""
+
+_PLACES = ("JITBATCH_CACHE_DIR", "LOCALAPPDATA", "XDG_CACHE_HOME", "HOME")
 
 
 def known_costs() -> Costs:
     """The costs on the running backend: those of the last `calibrate()`, also of an earlier process, or defaults."""
     where = measured_on()
-    path = path_of(where)
-    return _known.get_or_make(
-        (tuple(where.values()), path), lambda: _read(path, where) or default_costs(where["backend"])
-    )
+    return _known.get_or_make(_key(where), lambda: _read(path_of(where), where) or default_costs(where["backend"]))
 
 
 def store_costs(costs: Costs) -> None:
     """Use these costs from now on, also in later processes if there is a place to write to."""
     where = measured_on()
     path = path_of(where)
-    key = (tuple(where.values()), path)
-    _known.discard(key)
-    _known.put(key, costs)
+    _known.discard(_key(where))
+    _known.put(_key(where), costs)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
@@ -52,6 +51,10 @@ def measured_on() -> dict[str, str]:
         "jax": jax.__version__,
         "jitbatch": __version__,
     }
+
+
+def _key(where: dict[str, str]) -> Hashable:
+    return *where.values(), *map(os.environ.get, _PLACES)
 
 
 def path_of(where: dict[str, str]) -> Path:

@@ -48,9 +48,11 @@ class Plans(Iterator[Plan]):
 
 
 def _plans(make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any) -> Any:
+    # A compiled program takes NumPy's arrays in a fifth of the time that `device_put` takes for them.
+    is_apart = jax.default_backend() != "cpu"
     for batch in batches:
         like = make(batch, like)
-        yield jax.device_put(like)
+        yield jax.device_put(like) if is_apart else like
 
 
 class _Worker:

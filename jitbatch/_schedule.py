@@ -162,10 +162,10 @@ def by_cost(problem: Problem) -> np.ndarray:
 
 def looks_further(policy: Policy, steps: int, bound: int) -> bool:
     """Whether a policy looks for fewer steps than these, where no order needs fewer than `bound`."""
-    if policy is by_cost:
-        costs = known_costs()
-        return (steps - bound) * costs.step > 2 * steps * costs.search
-    return steps > bound
+    if steps <= bound or policy is not by_cost:
+        return steps > bound
+    costs = known_costs()
+    return (steps - bound) * costs.step > 2 * steps * costs.search
 
 
 def _fewest(problem: Problem, policies: Sequence[Policy]) -> np.ndarray:

@@ -42,7 +42,6 @@ def test_plans_are_those_of_the_minibatches(prefetch: int) -> None:
         like = total.plan(2.0, minibatch, like=like)
         assert plan.static == like.static
         for ours, theirs in zip(jax.tree.leaves(plan), jax.tree.leaves(like), strict=True):
-            assert isinstance(ours, jax.Array)
             np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_allclose(total.batch(2.0, plan), [2 * sum(xs) for xs in minibatch])
 
@@ -159,6 +158,16 @@ def test_a_device_with_cores_of_its_own_has_a_thread(
         assert len(threads()) == number
         monkeypatch.undo()
         next(plans)
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("cpu", np.ndarray), ("gpu", jax.Array)])
+def test_plans_are_put_on_a_device_that_has_memory_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, backend: str, kind: Any
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    plan = next(total.plans(2.0, MINIBATCHES, prefetch=0))
+    assert all(isinstance(leaf, kind) for leaf in jax.tree.leaves(plan))
+    assert total.batch(2.0, plan).shape == (2,)
 
 
 def test_leaving_a_loop_ends_the_thread() -> None:
