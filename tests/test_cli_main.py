@@ -63,7 +63,7 @@ def test_what_can_be_mended_has_no_traceback(
 
 
 def test_a_missing_extra_is_named() -> None:
-    with pytest.raises(CommandError, match=r"not_there\.part is not installed.*pip install 'jitbatch\[train\]'"):
+    with pytest.raises(CommandError, match=r"not_there\.part is not installed.*pip install -e '\.\[train\]'"):
         require(["json", "not_there.part"], "train")
 
 

@@ -29,7 +29,7 @@ def test_what_is_given_has_negative_numbers() -> None:
 def test_an_element_of_an_alias_is_that_of_the_input() -> None:
     with recording() as recorder:
         (xs,) = inputs(recorder, XS)
-        alias = recorder._alias(xs, every=True)
+        alias = recorder._alias(xs)
         elements = [alias[2], alias[1:][1], alias[2][1], alias[1:][1][1:][0]]
         want = [xs[2], xs[2], xs[2][1], xs[2][1]]
         assert all(value.row >= BARE for value in elements)
