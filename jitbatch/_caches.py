@@ -36,9 +36,9 @@ class Cache:
     def __init__(self, maxsize: int, first: int | None = None):
         self.maxsize = maxsize
         self._first = self.room = maxsize if first is None else min(first, maxsize)
-        self._dropped: dict[int, None] = {}  # the hashes of keys, the oldest first
-        # With each entry its key: to find that one again, it need not be compared.
-        self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
+        self._dropped: dict[int, None] = {}  # marks, the oldest first
+        # With each entry its key (to find that one again, it need not be compared) and its mark.
+        self._entries: OrderedDict[Hashable, tuple[Hashable, Any, int]] = OrderedDict()
         self._lock = threading.RLock()
         self._hits = self._misses = 0
         with _registry_lock:
@@ -50,9 +50,8 @@ class Cache:
             found = self._entries.get(key)
             if found is None:
                 self._misses += 1
-                if self._dropped and hash(key) in self._dropped:
-                    self.room = self.maxsize
-                    self._dropped.clear()
+                if self._dropped:
+                    self._note_missed(hash(key))
                 return None
             self._hits += 1
             self._entries.move_to_end(found[0])
@@ -70,18 +69,26 @@ class Cache:
             self._hits += len(found) - misses
         return [None if one is None else one[1] for one in found]
 
-    def put(self, key: Hashable, entry: Any) -> Any:
-        """Store `entry` unless the key has one already, and return the entry that is stored."""
+    def put(self, key: Hashable, entry: Any, mark: int | None = None) -> Any:
+        """Store `entry` unless the key has one already, and return the entry that is stored. Its mark, the key's hash
+        by default, tells whether it was there before; where keys are used again for other things it has to be given."""
         with self._lock:
-            key, entry = self._entries.setdefault(key, (key, entry))
+            if mark is not None:
+                self._note_missed(mark)
+            key, entry, _ = self._entries.setdefault(key, (key, entry, hash(key) if mark is None else mark))
             self._entries.move_to_end(key)
             while len(self._entries) > self.room:
-                oldest, _ = self._entries.popitem(last=False)
+                *_, dropped = self._entries.popitem(last=False)[1]
                 if self.room < self.maxsize:
-                    self._dropped[hash(oldest)] = None
+                    self._dropped[dropped] = None
             while len(self._dropped) > self.maxsize:
                 del self._dropped[next(iter(self._dropped))]
             return entry
+
+    def _note_missed(self, mark: int) -> None:
+        if mark in self._dropped:
+            self.room = self.maxsize
+            self._dropped.clear()
 
     def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The entry for `key`, made by `make()` the first time; nothing is stored when `make` raises."""
@@ -99,7 +106,7 @@ class Cache:
 
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
-            return iter([entry for _, entry in self._entries.values()])
+            return iter([entry for _, entry, _ in self._entries.values()])
 
     def clear(self) -> None:
         with self._lock:

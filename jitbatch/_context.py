@@ -30,6 +30,9 @@ FIRST_STRUCTURES, MAX_STRUCTURES = 4096, 16384
 """Graphs remembered for each function and kind of shared arguments, before and after one came again that was forgotten;
 a graph takes a few kB."""
 
+MAX_SAMPLES = 65536
+"""Samples that cannot change, remembered in the same way: as many as graphs at first; one takes about 1 kB."""
+
 FIRST_KINDS, MAX_KINDS = 1024, 8192
 """Node kinds (shared values, value classes: as at last) in one context; past that it is dropped and recording starts
 anew, with more room if the same kinds come again."""
@@ -156,7 +159,7 @@ class Context:
             self._cells_before = every if len(every) <= MAX_KINDS else before.cells
         self._room_for_kinds = min(FIRST_KINDS, MAX_KINDS)
         self.graphs = Cache(MAX_STRUCTURES, FIRST_STRUCTURES)
-        self.samples = Cache(MAX_STRUCTURES, FIRST_STRUCTURES)
+        self.samples = Cache(MAX_SAMPLES, FIRST_STRUCTURES)
         self.known = Known(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
@@ -211,10 +214,10 @@ class Context:
                 found.verify()
             found = self.graphs.put(structure.key, found)
         if cannot_change(structure.sample):
+            structure.key = found.structure  # equal, and one object for all samples
             structure.recorded = found, found.input_rows.packed(structure.leaves)
             self.samples.discard(identity(structure.sample))
-            self.samples.room = self.graphs.room
-            self.samples.put(identity(structure.sample), structure)
+            self.samples.put(identity(structure.sample), structure, structure.mark)
         return found
 
     def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:

@@ -81,6 +81,11 @@ class Structure:
         known = recorded is not None and recorded[0] is graph
         return recorded[1] if known else graph.input_rows.taken(self.leaves)  # type: ignore[index]
 
+    @property
+    def mark(self) -> int:
+        """Tells a sample that `cannot_change` from others that are taken apart when it may be gone."""
+        return hash((identity(self.sample), *[leaf if type(leaf) in NUMBERS else id(leaf) for leaf in self.leaves]))
+
     def is_current(self) -> bool:
         """Whether a sample that `cannot_change` still has this key: NumPy lets an array take another shape."""
         return tuple(map(describe_leaf, self.arrays)) == self.key[3]
