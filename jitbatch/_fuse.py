@@ -91,6 +91,8 @@ class Lowering:
         needs = np.zeros((4, 0), np.int64)
         if self.policy in LAYERED and any(len(members) > 1 for members in loops):
             needs = np.concatenate([piece.needs for piece in analysis.pieces], axis=1)
+            # Sums of one term have layers too, though nothing of them may run.
+            np.maximum.at(counts, needs[[0, 2]], needs[[1, 3]] + 1)
         for members in loops:
             place = np.full(len(types.kinds), -1)
             place[list(members)] = np.arange(len(members))

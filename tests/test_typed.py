@@ -81,3 +81,27 @@ def test_no_policy_needs_fewer_steps_than_the_bound_or_than_layers(seed: int) ->
     assert fewest["layers"] == min(fewest.values()), fewest
     for plan in plans.values():
         assert plan.summary.bound == plan.explain().lower_bound <= fewest["layers"]
+
+
+@pytest.mark.parametrize("width", [2, 64])  # the order of types is that of their digests
+def test_layers_of_which_nothing_runs(width: int) -> None:
+    """All sums are of one term, and lie between nodes of two types: there are more layers of them than of any node."""
+
+    @jitbatch
+    def cell(weight: Any, word: Any, children: list[Any]) -> Any:
+        return jnp.tanh(word + sum(children, jnp.zeros(width)) @ weight)
+
+    def alternating(p: Any, tree: Any, depth: int = 0) -> Any:
+        children = [alternating(p, child, depth + 1) for child in tree[1:]]
+        return cell(p["weights"][depth % 2], p["embed"][tree[0]], children)
+
+    def fun(p: Any, tree: Any) -> Any:
+        return alternating(p, tree).sum()
+
+    params = {"embed": jnp.ones((5, width)), "weights": [jnp.eye(width), jnp.eye(width) / 2]}
+    samples = [(0, (1, (2, (3, (4, (0,)))))), (1, (2, (3,)))]
+    batched = jitbatch(fun, executor="fused")
+    plan = batched.plan(params, samples)
+    assert plan.summary.bound <= plan.summary.steps
+    want = gradients(lambda p, s: stack([fun(p, x) for x in s]), params, samples)
+    assert_same(gradients(lambda p, _: batched.batch(p, plan), params, samples), want)
