@@ -55,7 +55,7 @@ class Batched(Generic[P, R]):
         self._in_axes = in_axes
         self._is_method = False
         self._checked: type | None = None
-        self.last_run: Any = None  # see `_compiles`
+        self._last_run: Any = None  # see `_compiles`
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
         functools.update_wrapper(self, fun)
 

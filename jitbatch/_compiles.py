@@ -81,12 +81,12 @@ def note_run(plan: Plan) -> None:
     causes = static.tables.causes
     known = causes.get(run)
     if known is None:
-        cause = causes.put(run, _describe(static.owner.last_run, run))
+        cause = causes.put(run, _describe(static.owner._last_run, run))
         logger.info("%s", cause)
     else:
         cause = _SAME
     if not static.tables.holds_tracers:
-        static.owner.last_run = run
+        static.owner._last_run = run
     for watch in _watches:
         watch.cause = cause
 

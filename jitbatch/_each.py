@@ -144,8 +144,9 @@ def run_each(plan: Plan, program: EachProgram, shared_leaves: Sequence[Any]) -> 
     if plan.ragged is not None:
         size = static.out_trees[0].num_leaves
         leaves = [leaf for one in outputs for leaf in one]
-        columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
-        if not leaves:  # padding is of nothing then
+        if leaves:
+            columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
+        else:  # padding is of nothing then
             classes = map(static.tables.classes.__getitem__, program.out_classes)
             columns = [jnp.zeros((1, *one.shape), one.dtype) for one in classes]
         taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]
