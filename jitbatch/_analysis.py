@@ -50,13 +50,13 @@ class Analysis:
         batch, nodes = self.batch, self.nodes
         renumber = np.full(len(self.leader), -1)
         renumber[nodes] = np.arange(len(nodes))
-        counts = np.diff(batch.operand_start)[nodes]
+        counts = batch.arity[nodes]
         read = batch.producer[batch.operands[ranges(batch.operand_start[nodes], counts)]]
         inner = read >= 0
         return Problem(
             type=batch.type[nodes],
             level=batch.level[nodes],
-            reader=np.repeat(np.arange(len(nodes)), counts)[inner],
+            reader=np.arange(len(nodes)).repeat(counts)[inner],
             read=renumber[self.leader[read[inner]]],
         )
 
@@ -82,7 +82,7 @@ class Analysis:
 
     def terms(self, nodes: np.ndarray, value_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of nodes that read any number of values: int [terms], where these lie, and int [nodes], how many each has."""
-        counts = self.batch.operand_start[nodes + 1] - self.batch.operand_start[nodes]
+        counts = self.batch.arity[nodes]
         return value_row[self.batch.operands[ranges(self.batch.operand_start[nodes], counts)]], counts
 
 
@@ -127,7 +127,7 @@ def _shared_rows(batch: Batch, tables: Tables, further: Iterable[int]) -> tuple[
     """For each class the shared values that are needed as rows, and the row of each shared value."""
     rows: list[tuple[int, ...]] = [()] * len(tables.classes)
     position = np.full(len(tables.shared), -1, np.int64)
-    for number in sorted({*np.unique(batch.shared_numbers).tolist(), *further}, key=tables.shared_order):
+    for number in sorted({*batch.shared_numbers.tolist(), *further}, key=tables.shared_order):
         in_class = tables.shared_class[number]
         position[number] = len(rows[in_class])
         rows[in_class] += (number,)

@@ -26,7 +26,8 @@ class Piece:
         positions: int [inputs]; the place of each input in the order of `_shapes`.
         inputs: where each input is among the rows of the sample's leaves.
         needs: int [4, needs]; which layers need which (see `_layers`).
-        least: int [types]; how many steps each type needs at least.
+        layers: int [2, types]; how many layers each type has; and how many without sums of one term, which are no nodes
+            of a piece: so many steps it needs at least.
         sizes: how many nodes, values, operands, inputs and shared values there are.
     """
 
@@ -37,7 +38,7 @@ class Piece:
     positions: np.ndarray
     inputs: InputRows
     needs: np.ndarray
-    least: np.ndarray
+    layers: np.ndarray
     sizes: tuple[int, int, int, int, int]
 
 
@@ -47,6 +48,7 @@ class Batch:
 
     Attributes:
         type, level, layer: int [nodes].
+        arity: int [nodes]; how many operands each has.
         operand_start, operands: node i reads `operands[operand_start[i]:operand_start[i + 1]]`.
         place: int [operands]; a word for the place of each (see `place_of`).
         first_value: int [nodes]; the first value that each node makes.
@@ -62,6 +64,7 @@ class Batch:
     type: np.ndarray
     level: np.ndarray
     layer: np.ndarray
+    arity: np.ndarray
     operand_start: np.ndarray
     operands: np.ndarray
     place: np.ndarray
@@ -84,37 +87,38 @@ class Batch:
     def values_of(self, leader: np.ndarray) -> np.ndarray:
         """The values that correspond to `node_values` if other nodes of the same types take the place of all nodes."""
         away = self.first_value[leader] - self.first_value
-        return self.node_values + np.repeat(away, self.made[self.type])
+        return self.node_values + away.repeat(self.made[self.type])
 
     @cached_property
     def producer(self) -> np.ndarray:
         """int [values]; the node that makes each value, -1 for inputs and shared values."""
         producer = np.full(self.values, -1)
-        producer[self.node_values] = np.repeat(np.arange(len(self.type)), self.made[self.type])
+        producer[self.node_values] = np.arange(len(self.type)).repeat(self.made[self.type])
         return producer
 
 
 def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
     """One batch of pieces of the same types, whose nodes make so many values each."""
     nodes_of, values_of, operands_of, inputs_of, shared_of = np.array([piece.sizes for piece in pieces]).T
-    first = np.cumsum(values_of) - values_of
+    first = values_of.cumsum() - values_of
     nodes = np.concatenate([piece.nodes for piece in pieces], axis=1)
-    kind, level, layer, counts, first_value, shape, from_input, to_input = nodes
-    first_value += np.repeat(first, nodes_of)
-    first_input = np.cumsum(inputs_of) - inputs_of
-    nodes[6:] += np.repeat(first_input, nodes_of)
+    kind, level, layer, arity, first_value, shape, from_input, to_input = nodes
+    first_value += first.repeat(nodes_of)
+    first_input = inputs_of.cumsum() - inputs_of
+    nodes[6:] += first_input.repeat(nodes_of)
     position = np.concatenate([piece.positions for piece in pieces])
-    position += np.repeat(first_input, inputs_of)
+    position += first_input.repeat(inputs_of)
     operands, place = np.concatenate([piece.operands for piece in pieces], axis=1)
-    operands += np.repeat(first, operands_of)
+    operands += first.repeat(operands_of)
     input_class, input_row = np.concatenate([piece.inputs.of_input for piece in pieces], axis=1)
     outputs = np.concatenate([piece.outputs for piece in pieces])
-    outputs += np.repeat(first, [len(piece.outputs) for piece in pieces])
+    outputs += first.repeat([len(piece.outputs) for piece in pieces])
     return Batch(
         type=kind,
         level=level,
         layer=layer,
-        operand_start=offsets(counts),
+        arity=arity,
+        operand_start=offsets(arity),
         operands=operands,
         place=place,
         first_value=first_value,
@@ -138,5 +142,5 @@ def offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """`starts[0], starts[0] + 1, ... (counts[0] of them), starts[1], ...`"""
-    ends = np.cumsum(counts)
+    ends = counts.cumsum()
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)

@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 
-from jitbatch._concat import Batch, ranges
+from jitbatch._concat import Batch, offsets, ranges
 from jitbatch._shapes import digests, mixed
 
 
@@ -35,7 +35,7 @@ def equal_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if unequal.any():  # a collision: sort by the rows themselves
             order = np.lexsort(words.T[::-1])
             differs = np.concatenate([[True], np.any(words[order[1:]] != words[order[:-1]], axis=1)])
-    group = np.cumsum(differs) - 1
+    group = differs.cumsum() - 1
     leader = order[differs]  # the sort is stable, so this is the first appearance
     rank = np.empty(len(leader), np.intp)
     rank[np.argsort(leader)] = np.arange(len(leader))
@@ -51,7 +51,7 @@ def _equal_numbers(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     appears[numbers[::-1]] = own[::-1]  # the last entry counts
     leader = appears[numbers]
     is_first = leader == own
-    return np.flatnonzero(is_first), (np.cumsum(is_first) - 1)[leader]
+    return np.flatnonzero(is_first), (is_first.cumsum() - 1)[leader]
 
 
 def _as_words(rows: np.ndarray) -> np.ndarray:
@@ -97,10 +97,9 @@ def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> n
     if not _are_all_equal(batch, operand_key, leader):
         leader, operand_key = own, value_key[batch.operands]  # different shapes or inputs have the same digest
         key = value_key.copy()
-    total = np.zeros(len(operand_key) + 1, np.int64)
-    np.cumsum(mixed(operand_key ^ batch.place), out=total[1:])
-    first = first_of_equals(mixed(np.diff(total[batch.operand_start]) + batch.type), may_merge)
-    if np.array_equal(first, leader):
+    total = offsets(mixed(operand_key ^ batch.place))[batch.operand_start]
+    first = first_of_equals(mixed(total[1:] - total[:-1] + batch.type), may_merge)
+    if (first == leader).all():
         return leader
     nodes = np.flatnonzero((first != leader) & (leader == own))
     first = first[nodes]
@@ -112,13 +111,12 @@ def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> n
 
 def _are_all_equal(batch: Batch, operand_key: np.ndarray, leader: np.ndarray) -> bool:
     """Whether all nodes are on the level of their leaders, have their types, and read values of the same keys."""
+    for one in (batch.type, batch.level, batch.arity):
+        if (one[leader] != one).any():
+            return False
     start = batch.operand_start
-    counts = np.diff(start)
-    same = [np.array_equal(one[leader], one) for one in (batch.type, batch.level, counts)]
-    if not all(same):
-        return False
-    of_leader = np.arange(len(operand_key)) + np.repeat(start[leader] - start[:-1], counts)
-    return np.array_equal(operand_key[of_leader], operand_key)
+    of_leader = np.arange(len(operand_key)) + np.repeat(start[leader] - start[:-1], batch.arity)
+    return bool((operand_key[of_leader] == operand_key).all())
 
 
 FEW = 4
@@ -130,8 +128,6 @@ def _merge_readers(
 ) -> np.ndarray:
     """The leaders of all nodes, where some nodes turned out to be equal to the first of them. Only what reads these, or
     what they are equal to, is looked at again: a chain may be found node by node."""
-    reader = np.repeat(np.arange(len(leader)), np.diff(batch.operand_start))
-    made_by = batch.producer[batch.operands]
     order = begin = None
     for number in itertools.count():
         is_merged = first != nodes
@@ -140,39 +136,34 @@ def _merge_readers(
         now = np.arange(len(leader))
         now[nodes] = first
         leader = now[leader]
-        is_changed = np.zeros(len(leader) + 1, bool)  # the last is for inputs and shared values
+        is_changed = np.zeros(len(leader), bool)
         is_changed[first[is_merged]] = True
-        is_changed[:-1] = is_changed[leader]
-        changed = np.flatnonzero(is_changed)
-        _merge_keys(batch, key, changed, leader[changed])
+        changed = np.flatnonzero(is_changed[leader])
+        made = batch.made[batch.type[changed]]
+        values = ranges(batch.first_value[changed], made)
+        key[values] = key[ranges(batch.first_value[leader[changed]], made)]
         if number < FEW:
-            some = np.flatnonzero(is_changed[made_by])
+            is_read = np.zeros(batch.values, bool)
+            is_read[values] = True
+            some = np.flatnonzero(is_read[batch.operands])
         else:
             if order is None or begin is None:
-                order = np.argsort(made_by, kind="stable")
-                begin = np.searchsorted(made_by[order], np.arange(len(leader) + 1))
-            some = order[ranges(begin[changed], begin[changed + 1] - begin[changed])]
-        nodes = np.unique(reader[some])
+                order = np.argsort(batch.operands, kind="stable")
+                begin = np.searchsorted(batch.operands[order], np.arange(batch.values + 1))
+            some = order[ranges(begin[values], begin[values + 1] - begin[values])]
+        nodes = np.unique(np.searchsorted(batch.operand_start, some, side="right") - 1)
         nodes = nodes[may_merge[nodes] & (leader[nodes] == nodes)]
         first = _first_equal(batch, key, nodes)
     raise AssertionError("there is no end to counting")
 
 
-def _merge_keys(batch: Batch, key: np.ndarray, nodes: np.ndarray, leaders: np.ndarray) -> None:
-    """Give what nodes make the keys of what others make."""
-    made = batch.made[batch.type[nodes]]
-    key[ranges(batch.first_value[nodes], made)] = key[ranges(batch.first_value[leaders], made)]
-
-
 def _first_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     """int [nodes]; the first of some nodes that is the same call."""
     start = batch.operand_start
-    counts = start[nodes + 1] - start[nodes]
+    counts = batch.arity[nodes]
     at = ranges(start[nodes], counts)
-    total = np.zeros(len(at) + 1, np.int64)
-    np.cumsum(mixed(key[batch.operands[at]] ^ batch.place[at]), out=total[1:])
-    sums = np.diff(total[np.append(0, np.cumsum(counts))])
-    first = nodes[first_of_equals(mixed(sums + batch.type[nodes]))]
+    total = offsets(mixed(key[batch.operands[at]] ^ batch.place[at]))[offsets(counts)]
+    first = nodes[first_of_equals(mixed(total[1:] - total[:-1] + batch.type[nodes]))]
     is_other = first != nodes
     if _are_equal(batch, key, nodes[is_other], first[is_other]):
         return first
@@ -189,8 +180,8 @@ def _first_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray) -> np.ndarray
 def _are_equal(batch: Batch, key: np.ndarray, nodes: np.ndarray, others: np.ndarray) -> bool:
     """Whether nodes are of the types of some others and read values of the same keys."""
     start = batch.operand_start
-    counts = start[nodes + 1] - start[nodes]
-    if np.any(batch.type[nodes] != batch.type[others]) or np.any(counts != start[others + 1] - start[others]):
+    counts = batch.arity[nodes]
+    if np.any(batch.type[nodes] != batch.type[others]) or np.any(counts != batch.arity[others]):
         return False
     ours, theirs = (batch.operands[ranges(start[some], counts)] for some in (nodes, others))
     return np.array_equal(key[ours], key[theirs])
@@ -213,5 +204,5 @@ def first_of_equals(words: np.ndarray, among: np.ndarray | None = None) -> np.nd
     if len(others):
         order = others[np.argsort(words[others], kind="stable")]
         begin = np.flatnonzero(np.append(True, words[order[1:]] != words[order[:-1]]))
-        first[order] = np.repeat(order[begin], np.diff(begin, append=len(order)))
+        first[order] = order[begin].repeat(np.diff(begin, append=len(order)))
     return first

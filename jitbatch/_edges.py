@@ -75,7 +75,7 @@ class Edges:
         """Edge rows for sums of so many terms each; where they begin. All terms have the cotangent of their sum."""
         reads = self.reads[arena]
         begin = reads.edge_rows
-        of_term = begin + self.margin + np.repeat(np.arange(len(arity)), arity)
+        of_term = begin + self.margin + np.arange(len(arity)).repeat(arity)
         reads.terms.append((terms, of_term, room))
         reads.edge_rows += capacity + 2 * self.margin
         return begin

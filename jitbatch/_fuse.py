@@ -83,16 +83,12 @@ class Lowering:
         analysis, types = self.analysis, self.types
         layer = analysis.batch.layer[analysis.nodes]
         rounds = np.zeros(len(layer), np.int64)
-        counts = np.zeros(len(types.kinds), np.int64)
-        np.maximum.at(counts, self.type, layer + 1)
-        least = np.max([piece.least for piece in analysis.pieces], axis=0)
+        counts, least = np.array([piece.layers for piece in analysis.pieces]).max(axis=0)
         self.bound = int(least.sum())
         loops = [members for members, is_loop in types.phases if is_loop]
         needs = np.zeros((4, 0), np.int64)
         if self.policy in LAYERED and any(len(members) > 1 for members in loops):
             needs = np.concatenate([piece.needs for piece in analysis.pieces], axis=1)
-            # Sums of one term have layers too, though nothing of them may run.
-            np.maximum.at(counts, needs[[0, 2]], needs[[1, 3]] + 1)
         for members in loops:
             place = np.full(len(types.kinds), -1)
             place[list(members)] = np.arange(len(members))
@@ -172,8 +168,7 @@ class Lowering:
         capacity = self.nodes[origin] = _size(max(len(nodes), 1), size_of(self.least.nodes, origin))
         terms = 0
         if kind.is_variadic:
-            starts = self.analysis.batch.operand_start
-            count = int((starts[nodes + 1] - starts[nodes]).sum())
+            count = int(self.analysis.batch.arity[nodes].sum())
             terms = self.terms[origin] = _size(max(count, 1), size_of(self.least.terms, origin))
         starts_of_outputs = []
         for out_class in self.types.writes[number]:
@@ -198,8 +193,7 @@ class Lowering:
         for t, nodes in zip(types, ordered, strict=True):
             block = self._block(t, nodes, margin, widths)
             if self.static_loops and block.kind.is_variadic:
-                starts = self.analysis.batch.operand_start
-                longest = int((starts[nodes + 1] - starts[nodes]).max(initial=0))
+                longest = int(self.analysis.batch.arity[nodes].max(initial=0))
                 block = replace(block, longest=_size(longest, least.longest))
             self.analysis.place(self.value_row, nodes, [start + margin for start in block.starts])
             blocks.append(block)
@@ -216,7 +210,7 @@ class Lowering:
         total = np.array(len(nodes), np.int32)
         if block.kind.is_variadic:
             terms, counts = self.analysis.terms(nodes, self.value_row)
-            segments = np.repeat(np.arange(len(nodes)), counts)
+            segments = np.arange(len(nodes)).repeat(counts)
             return shape, {
                 "terms": _filled(terms, block.terms, 0),
                 "segments": _filled(segments, block.terms, block.capacity),
@@ -286,7 +280,7 @@ class Lowering:
         )
         tables: dict[str, Any] = {
             "rounds": np.array(rounds_count, np.int32),
-            "first": (np.cumsum(counts, axis=0) - counts).astype(np.int32),
+            "first": (counts.cumsum(axis=0) - counts).astype(np.int32),
             "count": counts.astype(np.int32),
             "chunks": chunks,
             "total": counts.sum(axis=0, dtype=np.int32),
@@ -325,7 +319,7 @@ class Lowering:
         room = 2 * margin + block.capacity
         table = {
             "terms": _filled(terms, block.terms, 0),
-            "first": _filled(np.cumsum(arity) - arity, room, 0, margin),
+            "first": _filled(arity.cumsum() - arity, room, 0, margin),
             "count": _filled(arity, room, 0, margin),
         }
         has_edges = is_float(avals[0])

@@ -38,13 +38,13 @@ def pack_inputs(
             by_class.setdefault(number, []).extend(arrays)
     # Where the rows of each sample begin among those of each class.
     count = np.zeros((len(pieces), len(tables.classes)), np.int64)
-    of_sample = np.repeat(np.arange(len(pieces)), [len(piece.inputs.takes) for piece in pieces])
+    of_sample = np.arange(len(pieces)).repeat([len(piece.inputs.takes) for piece in pieces])
     classes, rows = np.concatenate([piece.inputs.counts for piece in pieces], axis=1)
     count[of_sample, classes] = rows
-    start = np.cumsum(count, axis=0)
+    start = count.cumsum(axis=0)
     counts = start[-1].copy()
     start -= count
-    row = start[np.repeat(np.arange(len(pieces)), [piece.sizes[3] for piece in pieces]), batch.input_class]
+    row = start[np.arange(len(pieces)).repeat([piece.sizes[3] for piece in pieces]), batch.input_class]
     row += batch.input_row
     packed: dict[int, Any] = {}
     for number, arrays in by_class.items():

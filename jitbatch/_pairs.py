@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jitbatch._concat import ranges
+
 PAIR_WIDTH = 32
 """How many pairs of edge rows are summed at once."""
 
@@ -31,28 +33,21 @@ class PairSums:
 
     def fitted(self, rows: int, rounds: int, room: int, types: int) -> dict[str, np.ndarray]:
         """Tables of the sizes that a program has room for: the pairs in chunks that read no pair of their own."""
-        segment = self.due * (self.depth.max(initial=0) + 1) + self.depth
-        begin = np.flatnonzero(np.diff(segment, prepend=-1))
-        length = np.diff(np.append(begin, len(segment)))
-        chunks = -(-length // PAIR_WIDTH)
-        within = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-        start = np.repeat(begin, chunks) + within * PAIR_WIDTH
-        chunk_due = np.repeat(self.due[begin], chunks)
-        moments = np.arange(rounds * types + 1)
-        edges = np.searchsorted(chunk_due, moments)
-        span = np.zeros((room, types, 2), np.int64)
-        when = (rounds - 1 - np.arange(rounds))[:, None] * types + (types - 1 - np.arange(types))[None]
-        span[:rounds, :, 0], span[:rounds, :, 1] = edges[when], edges[when + 1]
-        padded = np.zeros((2, rows), np.int64)
-        padded[:, : len(self.left)] = self.left, self.right
-        room_for_chunks = np.zeros(rows, np.int64)
-        room_for_chunks[: len(start)] = start
-        return {
-            "pair_left": padded[0].astype(np.int32),
-            "pair_right": padded[1].astype(np.int32),
-            "pair_start": room_for_chunks.astype(np.int32),
-            "pair_span": span.astype(np.int32),
-        }
+        pairs = len(self.due)
+        is_first = np.ones(pairs, bool)  # of those of one moment and depth
+        is_first[1:] = (self.due[1:] != self.due[:-1]) | (self.depth[1:] != self.depth[:-1])
+        begin = np.flatnonzero(is_first)
+        length = np.append(begin[1:], pairs)[: len(begin)] - begin
+        chunks = (length + PAIR_WIDTH - 1) // PAIR_WIDTH
+        start = ranges(np.zeros_like(begin), chunks) * PAIR_WIDTH + begin.repeat(chunks)
+        # The chunks that are due at each moment; moments go backwards through rounds and types.
+        edges = self.due[begin].repeat(chunks).searchsorted(np.arange(rounds * types + 1))
+        span = np.zeros((room, types, 2), np.int32)
+        span[:rounds, :, 0] = edges[:-1][::-1].reshape(rounds, types)
+        span[:rounds, :, 1] = edges[1:][::-1].reshape(rounds, types)
+        left, right, starts = (np.zeros(rows, np.int32) for _ in range(3))
+        left[:pairs], right[:pairs], starts[: len(start)] = self.left, self.right, start
+        return {"pair_left": left, "pair_right": right, "pair_start": starts, "pair_span": span}
 
 
 def pair_sums(target: np.ndarray, source: np.ndarray, due_of_row: np.ndarray, first_pair: int) -> PairSums:
@@ -71,8 +66,8 @@ def pair_sums(target: np.ndarray, source: np.ndarray, due_of_row: np.ndarray, fi
     edges = source[several[stable_order(target[several], len(due_of_row))]]
     rows = np.flatnonzero(readers > 1)
     count = readers[rows] - 1  # pairs of each row
-    begin = np.cumsum(count) - count
-    of_row = np.repeat(np.arange(len(rows)), count)
+    begin = count.cumsum() - count
+    of_row = np.arange(len(rows)).repeat(count)
     heap = np.arange(len(of_row)) - begin[of_row]
     depth = int(count.max()).bit_length() - _bit_length(heap + 1)
     due = due_of_row[rows][of_row]

@@ -138,7 +138,7 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
     level = longest_paths(total, stages)
     is_sum = np.array([kind.is_variadic for kind in types.kinds], bool)[part_type]
     kept = ~(is_sum & (arity == 1))
-    layer, needs, least = _layers(types, part_type, stage, reader, read_node, owner, kept, len(graphs))
+    layer, needs, layers = _layers(types, part_type, stage, reader, read_node, owner, kept, len(graphs))
 
     given = np.full(start[-1], -1)
     given[ranges(start[:-1], inputs_of)] = np.arange(inputs_of.sum())
@@ -178,8 +178,8 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
         strict=True,
     )
     return [
-        Piece(*arrays, graph.input_rows, own_needs, own_least, tuple(size))
-        for graph, arrays, own_needs, own_least, size in zip(graphs, apart, needs, least, sizes, strict=True)
+        Piece(*arrays, graph.input_rows, own_needs, own_layers, tuple(size))
+        for graph, arrays, own_needs, own_layers, size in zip(graphs, apart, needs, layers, sizes, strict=True)
     ]
 
 
@@ -255,8 +255,8 @@ def _layers(
     types: Types, kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray, owner: np.ndarray,
     kept: np.ndarray, graphs: int,
 ) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:  # fmt: skip
-    """The layer of each node among the nodes of its loop; for each graph which layers need which, and how many steps
-    the nodes that are kept need at least of each type."""
+    """The layer of each node among the nodes of its loop; for each graph which layers need which, and how many layers
+    each type has: of all nodes, and of those that are kept alone."""
     phase = np.full(len(types.kinds), -1)
     place = np.zeros(len(types.kinds), np.int64)
     for number, (members, is_loop) in enumerate(types.phases):
@@ -266,10 +266,11 @@ def _layers(
     reader, read = reader[inside], read[inside]
     layer = find_layers(place[kind], stage, reader, read)
     of_kept = layer if kept.all() else find_layers(place[kind], stage, reader, read, kept)
-    least = np.zeros((graphs, len(types.kinds)), np.int64)
-    np.maximum.at(least, (owner[kept], kind[kept]), of_kept[kept] + 1)
+    layers = np.zeros((graphs, 2, len(types.kinds)), np.int64)
+    np.maximum.at(layers[:, 0], (owner, kind), layer + 1)
+    np.maximum.at(layers[:, 1], (owner[kept], kind[kept]), of_kept[kept] + 1)
     many = len(types.kinds)
     needs = find_needs(owner * many + kind, layer, reader, read)
     graph_of = needs[0] // many
     needs[[0, 2]] %= many
-    return layer, _apart(needs, np.bincount(graph_of, minlength=graphs)), [one.copy() for one in least]
+    return layer, _apart(needs, np.bincount(graph_of, minlength=graphs)), [one.copy() for one in layers]

@@ -125,6 +125,7 @@ def batch_of(kinds: list[int], reads: list[list[int]], may_merge: list[bool], in
         type=kind,
         level=level,
         layer=level,
+        arity=arity,
         operand_start=offsets(arity),
         operands=operands,
         place=place,
