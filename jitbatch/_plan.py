@@ -363,13 +363,14 @@ def outputs_of(
             )
         return (item[0],), [item[1]]
     first = graphs[0]
+    tree, classes = first.out_tree, first.out_classes
     for index, graph in enumerate(graphs):
-        if graph is not first and (graph.out_tree, graph.out_classes) != (first.out_tree, first.out_classes):
+        if graph.out_classes != classes or graph.out_tree != tree:
             raise OutputError(
                 f"sample {index} has the result {_describe_result(graph, tables)}, but sample 0 has "
                 f'{_describe_result(first, tables)}: they cannot be stacked. Use out="list", or return equal shapes'
             )
-    return (first.out_tree,), [first.out_classes]
+    return (tree,), [classes]
 
 
 def _describe_result(graph: Any, tables: Tables) -> str:
