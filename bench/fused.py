@@ -158,12 +158,12 @@ def agree(expected: Any, *others: Any, tolerance: float = 1e-4) -> None:
 
 
 def contest(row: Row, ours: str, contestants: dict[str, Callable[[], Any]], rounds: int) -> Row:
-    """The row with milliseconds of all contestants and, for the others, their time by ours."""
+    """The row with milliseconds a minibatch of all contestants and, for the others, their time by ours."""
     timings = interleaved(contestants, rounds)
     ratios = {name: round(one.median / timings[ours].median, 3) for name, one in timings.items() if name != ours}
     seconds = {name: one._asdict() for name, one in timings.items()}
-    return row | {"ms": {name: round(one.median * 1e3, 3) for name, one in timings.items()}, "ratio": ratios,
-                  "seconds": seconds}  # fmt: skip
+    milliseconds = {name: round(one.median * 1e3 / row["minibatches"], 3) for name, one in timings.items()}
+    return row | {"ms": milliseconds, "ratio": ratios, "seconds": seconds}
 
 
 def padding(plan: Plan) -> str:
@@ -219,7 +219,8 @@ def by_hand(settings: Settings) -> Iterator[Row]:
             for size in settings.batches:
                 batches = list(minibatches(case.samples, size))[: settings.several]
                 plans = plans_of(case.model, params, batches)
-                row = {"data": case.name, "hidden": hidden, "batch": size, "padding": {"fused": padding(plans[0])}}
+                row = {"data": case.name, "hidden": hidden, "batch": size, "minibatches": len(batches)}
+                row["padding"] = {"fused": padding(plans[0])}
                 tables = {}
                 for name, per_scan in (("by hand, scans", 4), ("by hand, unrolled", 1)):
                     sizes = case.fit(batches, per_scan)
@@ -276,8 +277,8 @@ def jitted(settings: Settings) -> Iterator[Row]:
         for size in plans:
             contestants = {"fused": over(fused, params, plans[size]), "loop": over(loop, params, parts[size])}
             agree(*(run() for run in contestants.values()))
-            trees = size * len(plans[size])
-            yield contest(row | {"batch": size, "trees": trees}, "fused", contestants, settings.rounds)
+            sizes = {"batch": size, "minibatches": len(plans[size])}
+            yield contest(row | sizes, "fused", contestants, settings.rounds)
 
 
 def dispatch(settings: Settings) -> Iterator[Row]:
@@ -295,7 +296,7 @@ def dispatch(settings: Settings) -> Iterator[Row]:
                     "dispatch": over(in_mode(mean_loss(by_dispatch), mode), params, dispatched),
                 }
                 agree(*(run() for run in contestants.values()))
-                row = {"data": case.name, "hidden": hidden, "batch": size, "mode": mode}
+                row = {"data": case.name, "hidden": hidden, "batch": size, "minibatches": len(batches), "mode": mode}
                 yield contest(row, "fused", contestants, settings.rounds)
 
 
@@ -309,7 +310,7 @@ def products(settings: Settings) -> Iterator[Row]:
             shapes = (sst_products if case.name == "SST" else sick_products)(params, batch)
             flops = sum(2 * rows * n * m for rows, n, m in shapes)
             for mode in MODES:
-                row = {"data": case.name, "hidden": hidden, "batch": size, "mode": mode}
+                row = {"data": case.name, "hidden": hidden, "batch": size, "minibatches": 1, "mode": mode}
                 row["GFLOP"] = round(flops * (1 if mode == "inference" else 3) / 1e9, 3)
                 fused = jax.jit(in_mode(mean_loss(case.model), mode))
                 contestants = {
@@ -348,6 +349,7 @@ def sick_products(params: Params, batch: Sequence[Any]) -> list[tuple[int, int, 
 
 
 def large(settings: Settings) -> Iterator[Row]:
+    """Milliseconds of all samples, in one minibatch and in several."""
     case = settings.cases["SST"]
     hidden = case.hidden[0]
     params = case.params(hidden)
@@ -360,7 +362,7 @@ def large(settings: Settings) -> Iterator[Row]:
         contestants = {f"minibatches of {size}": over(run, params, some) for size, some in plans.items()}
         at_once, in_parts = (run() for run in contestants.values())
         agree(at_once[0], jax.tree.map(lambda *parts: sum(parts) / len(parts), *in_parts))
-        row: Row = {"data": case.name, "hidden": hidden, "mode": mode, "nodes": nodes}
+        row: Row = {"data": case.name, "hidden": hidden, "mode": mode, "minibatches": 1, "nodes": nodes}
         row = contest(row, next(iter(contestants)), contestants, settings.rounds)
         yield row | {"us a node": {name: round(ms * 1e3 / nodes, 3) for name, ms in row["ms"].items()}}
 

@@ -82,7 +82,7 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
         return loss
 
     # The sizes of all batches, so that nothing compiles below; made apart, so that half of the structures stay new.
-    largest = None
+    largest: Any = None
     for batch in known:
         largest = fun.plan(params, batch, like=largest)
     cold, cold_cpu, nodes = [], [], []
@@ -112,8 +112,7 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
     capacity, cold_epochs = largest.capacity, []
     for _ in range(3):
         clear_caches()
-        for batch in known:
-            like = fun.plan(params, batch, like=capacity)
+        like, *_ = [fun.plan(params, batch, like=capacity) for batch in known]
         epoch([like])  # compiles
         first, *again = (seconds(lambda like=like: epoch(fun.plans(params, new, like=like))) for _ in range(4))
         cold_epochs.append(first / statistics.median(again))

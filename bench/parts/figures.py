@@ -43,7 +43,7 @@ def by_hand(rows: Sequence[Content]) -> str:
         + [f"{row['ratio'][name]:.2f}" for name in BY_HAND]
         for row in rows
     ]
-    return table(["", "minibatch", "ours, ms", "levels in scans", "unrolled"], lines)
+    return table(["", "minibatch", "ours, ms a minibatch", "levels in scans", "unrolled"], lines)
 
 
 def ratios(rows: Sequence[Content]) -> str:
@@ -52,7 +52,7 @@ def ratios(rows: Sequence[Content]) -> str:
         name = f"{row['data']}, hidden {row['hidden']}, {row['mode']}"
         ((other, ratio),) = row["ratio"].items()
         lines.append([name, row["batch"], digits(row["ms"]["fused"]), digits(row["ms"][other]), f"{ratio:.2f}"])
-    return table(["", "minibatch", "ours, ms", "the other, ms", "ratio"], lines)
+    return table(["", "minibatch", "ours, ms a minibatch", "the other", "ratio"], lines)
 
 
 def large(rows: Sequence[Content]) -> str:
@@ -82,8 +82,9 @@ def planning(rows: Sequence[Any]) -> str:
     lines = [[name, *(digits(row[name]) for row in rows)] for name in names]
     return (
         "### Planning\n\n`python bench/planning.py`. *Cold*: structures never seen; *warm*: seen before; *share*: warm "
-        "planning by a train step; *epoch ahead*: an epoch with `f.plans` by executing plans made before; *in turn*: "
-        "the same without a thread.\n\n" + table(head, lines)
+        "planning by a train step; *cold epoch*: an epoch with `f.plans` over structures never seen, by the next one "
+        "over the same; *epoch ahead*: an epoch with `f.plans(..., prefetch=2)` by executing plans made before; *in "
+        "turn*: the same without a thread.\n\n" + table(head, lines)
     )
 
 
