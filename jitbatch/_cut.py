@@ -58,8 +58,8 @@ class CutCell:
             computes from shared operands alone, which `prologue` computes once.
         joints: in the order of execution.
         saved_avals: of what the forward pass saves.
-        tap_avals, saved_place: of the joints' float outputs, whose cotangents the backward pass stores, and where they
-            are among the saved ones, or None.
+        tap_avals, saved_place: of the joints' float outputs, whose cotangents the backward pass stores, and in the
+            place of which of the saved values each is stored, or None.
     """
 
     def __init__(self, cell: Cell, is_row: Sequence[bool]):
@@ -84,13 +84,31 @@ class CutCell:
         self.joints = [item for item in self.program if isinstance(item, Joint)]
         saved = [v for joint in self.joints if joint.is_saved for v in joint.outputs]
         self.saved_avals = [v.aval for v in saved]
-        self.tapped = [joint for joint in self.joints if any(is_float(v.aval) for v in joint.shared)]
+        # What depends on no operand, as the 1 of `x + 1`, has no gradient. (Those of saved joints pass through taps.)
+        varying = set(self._shared_operands)
+        for equation in shared_equations:
+            if any(_is_var(v) and v in varying for v in equation.invars):
+                varying.update(equation.outvars)
+        has_gradient = {v for v in self.shared_vars if v in varying and is_float(v.aval)}
+        self.tapped = [joint for joint in self.joints if joint.is_saved or not has_gradient.isdisjoint(joint.shared)]
         taps = [v for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
         self.tap_avals = [v.aval for v in taps]
-        self.saved_place = [saved.index(v) if v in saved else None for v in taps]
         # Rows that joints read and that are not operands of the cell: the backward pass stores them.
         read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
         self.stored_joint_rows = [v for v in read if v not in self.row_vars]
+        behind = self._saved_behind(self.stored_joint_rows)
+        self.saved_place = [saved.index(v) if v in saved and v not in behind else None for v in taps]
+
+    def _saved_behind(self, some: Sequence[Any]) -> set[Any]:
+        """The saved values that some variables are computed from. Cotangents do not take their places: nothing tells
+        XLA that they are read before, and it would copy all of them in every chunk."""
+        behind: dict[Any, set[Any]] = {}
+        for item in self.program:
+            is_joint = isinstance(item, Joint)
+            reads, makes = (item.rows, item.outputs) if is_joint else (filter(_is_var, item.invars), item.outvars)
+            found = set().union(*(behind.get(v, ()) for v in reads))
+            behind.update((v, {v} if is_joint and item.is_saved else found) for v in makes)
+        return set().union(*(behind.get(v, ()) for v in some))
 
     def _passed_on(self, var: Any) -> Any:
         """An output that depends on shared operands alone, as what a joint without equations makes."""

@@ -60,6 +60,8 @@ CELLS: dict[str, tuple[Callable[..., Any], str, list[tuple[int, ...]]]] = {
     "passed on": (lambda x, b: (x * b, b, x), "rs", [(N,), (N,)]),
     "literal": (lambda x, b: (x * b, 2.0, 3), "rs", [(N,), (N,)]),
     "hoisted": (lambda x, h, u, b: jnp.tanh(x + h @ u + b), "rrss", [(N,), (N,), (N, N), (N,)]),
+    "constant": (lambda x, w: jnp.sin(jnp.tanh(x @ w) + jnp.ones(N)), "rs", [(N,), (N, N)]),
+    "constant matrix": (lambda x, w: jnp.sin(jnp.tanh(x @ w) @ jnp.ones((N, 2))), "rs", [(N,), (N, N)]),
     "of rows in a sum": (lambda x, w, u: (x @ w + x) + jnp.sin(x) @ u, "rss", [(N,), (N, N), (N, N)]),
 }
 
@@ -201,8 +203,20 @@ def test_the_sum_of_two_matmuls_and_a_bias_reads_all_of_them() -> None:
 
 def test_cotangents_take_the_place_of_saved_outputs() -> None:
     assert made("lstm")[1].saved_place == [0]
-    assert made("two layers")[1].saved_place == [0, 1]
     assert made("scale")[1].saved_place == [None]
+
+
+def test_cotangents_do_not_take_the_place_of_what_stored_rows_are_computed_from() -> None:
+    assert made("two layers")[1].saved_place == [None, 1]
+    assert made("concatenated")[1].saved_place == [0]  # its stored row is made of operands
+
+
+def test_constants_have_no_gradient() -> None:
+    _, cut, *_ = made("constant")
+    assert len(cut.joints) == 2
+    assert len(cut.tapped) == 1
+    assert not cut.stored_joint_rows
+    assert cut.saved_place == [0]
 
 
 def test_rows_that_are_not_operands_are_stored() -> None:

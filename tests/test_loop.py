@@ -356,8 +356,9 @@ def test_static_trip_counts_permute() -> None:
 # --- The optimised program
 
 PROGRAM = """
+import sys
 import test_loop
-print(test_loop.tree_program())
+print(test_loop.tree_program(sys.argv[1] == "scaled"))
 """
 
 
@@ -368,7 +369,10 @@ def tree_leaf(params: Params, x: Array) -> tuple[Array, Array]:
 
 @jitbatch
 def tree_node(params: Params, left: Any, right: Any) -> tuple[Array, Array]:
-    gates = jnp.concatenate([left[0], right[0]]) @ params["compose"] + params["bias"]
+    gates = jnp.concatenate([left[0], right[0]]) @ params["compose"]
+    if "scale" in params:  # what is scaled is what the product made, which is saved
+        gates = gates * params["scale"]
+    gates = gates + params["bias"]
     i, o, f_left, f_right, u = jnp.split(gates, 5)
     c = jax.nn.sigmoid(i) * jnp.tanh(u) + jax.nn.sigmoid(f_left) * left[1] + jax.nn.sigmoid(f_right) * right[1]
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
@@ -382,7 +386,7 @@ def tree_lstm(params: Params, tree: Any) -> Array:
     return visit(tree)[0] @ params["out"]
 
 
-def tree_program() -> str:
+def tree_program(scaled: bool) -> str:
     """The optimised HLO of a train step of a Tree-LSTM with 64 trees of 16 leaves."""
     rng = np.random.default_rng(0)
 
@@ -390,6 +394,8 @@ def tree_program() -> str:
         return (tree(depth - 1), tree(depth - 1)) if depth else rng.normal(size=INPUT).astype(np.float32)
 
     params = tree_params(jax.random.key(0))
+    if scaled:
+        params["scale"] = jnp.ones_like(params["bias"])
     plan = tree_lstm.plan(params, [tree(4) for _ in range(64)])
     assert max(arena.capacity for arena in plan.static.arenas) >= 2000
     step = jax.jit(jax.value_and_grad(lambda params, plan: projected(tree_lstm.batch(params, plan))))
@@ -444,11 +450,12 @@ def test_copies_are_seen() -> None:
     assert large_copies(lines)
 
 
-def test_no_arena_is_copied_inside_a_loop() -> None:
+@pytest.mark.parametrize("cell", ["plain", "scaled"])
+def test_no_arena_is_copied_inside_a_loop(cell: str) -> None:
     here = Path(__file__).parent
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     env["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent)])
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, cell], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     bodies, lines = loop_lines(done.stdout)
     assert len(bodies) >= 4  # rounds and chunks, forward and backward
