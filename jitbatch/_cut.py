@@ -84,7 +84,8 @@ class CutCell:
         self.joints = [item for item in self.program if isinstance(item, Joint)]
         saved = [v for joint in self.joints if joint.is_saved for v in joint.outputs]
         self.saved_avals = [v.aval for v in saved]
-        # What depends on no operand, as the 1 of `x + 1`, has no gradient. (Those of saved joints pass through taps.)
+        # What depends on no operand, as the 1 of `x + 1`, has no gradient, and its joint needs no tap; but a saved one
+        # does in any case, since the cotangents of its rows come through it.
         varying = set(self._shared_operands)
         for equation in shared_equations:
             if any(_is_var(v) and v in varying for v in equation.invars):

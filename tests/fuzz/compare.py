@@ -172,10 +172,10 @@ def differences(got: Any, want: Any, tolerance: float) -> list[str]:
 
 
 def is_stable(plain: PlainLoop, samples: list[Sample], want: Any, inputs: bool, tolerance: float) -> bool:
-    """Whether the plain loop itself hardly changes with its parameters: not so where a comparison or a maximum is
-    decided by the last bits."""
+    """Whether the plain loop, as it is and not compiled, hardly changes with its parameters: not so where a comparison
+    or a maximum is decided by the last bits."""
     nearby = jax.tree.map(lambda leaf: leaf * (1 + 1e-13) if leaf.dtype == jnp.float64 else leaf, plain.params)
-    return not differences(plain(samples, inputs, nearby), want, tolerance)
+    return not differences(plain(samples, inputs, nearby, compiled=False), want, tolerance)
 
 
 def check(plain: PlainLoop, main: Any, samples: list[Sample], how: Configuration, tolerance: float = 1e-9) -> bool:
