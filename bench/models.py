@@ -133,3 +133,14 @@ def pair_loss(params: Params, pair: Pair) -> jax.Array:
         return node(params, tree.token, [encode(child) for child in tree.children])
 
     return divergence(params, encode(pair.left), encode(pair.right), pair.target)
+
+
+@jitbatch
+def encode(params: Params, tree: Dependency) -> State:
+    """The state of a tree's root, by a recursion through a decorated function."""
+    return node(params, tree.token, [encode(params, child) for child in tree.children])
+
+
+@jitbatch
+def encoded_pair_loss(params: Params, pair: Pair) -> jax.Array:
+    return divergence(params, encode(params, pair.left), encode(params, pair.right), pair.target)

@@ -3,7 +3,8 @@
     python bench/planning.py --data DIR [--cases sst sick] [--batches 64 256] [--hidden 128] [--trees N] [--apart]
         [--json FILE]
 
-DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. For each case:
+DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. In the case `sick-encoded`, a decorated
+function walks the trees, and not a plain one. For each case:
 
 - cold: microseconds a node for minibatches of structures that were never met, in a context that knows the cells;
 - warm: the same for structures that were met before;
@@ -37,15 +38,16 @@ from jitbatch.data import Vocabulary, read_sick, read_sst
 
 def read(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any, list[Any]]]:
     """For each case a function, its parameters and samples in a random order."""
-    rng = np.random.default_rng(0)
     cases: dict[str, tuple[Any, Any, list[Any]]] = {}
+    pairs = models.pair_params, read_sick, "sick/train", random_pairs
     for name, fun, make_params, read_file, path, make in (
         ("sst", models.all_loss, models.binary_params, read_sst, "sst/train.txt", random_sentences),
-        ("sick", models.pair_loss, models.pair_params, read_sick, "sick/train", random_pairs),
+        ("sick", models.pair_loss, *pairs),
+        ("sick-encoded", models.encoded_pair_loss, *pairs),
     ):
         if name not in arguments.cases:
             continue
-        words = Vocabulary()
+        rng, words = np.random.default_rng(0), Vocabulary()
         samples = read_file(arguments.data / path, words) if arguments.data else make(rng, arguments.trees)
         samples = [samples[i] for i in rng.permutation(len(samples))[: arguments.trees]]
         cases[name] = fun, make_params(arguments.hidden, max(len(words), 1000)), samples
@@ -135,7 +137,7 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long planning takes.")
     parser.add_argument("--data", type=Path, help="the folder with sst/train.txt and sick/train")
-    parser.add_argument("--cases", nargs="+", choices=("sst", "sick"), default=("sst", "sick"))
+    parser.add_argument("--cases", nargs="+", choices=("sst", "sick", "sick-encoded"), default=("sst", "sick"))
     parser.add_argument("--batches", nargs="+", type=int, default=(64, 256))
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--trees", type=int, default=2048)

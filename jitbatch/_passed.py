@@ -13,6 +13,7 @@ import jax
 from jitbatch._errors import mutation_error
 from jitbatch._rows import Numbers
 from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._structure import is_named_tuple
 from jitbatch._tables import Tables
 from jitbatch._values import InputSource, Value, is_array, plain_aval, root
 
@@ -67,21 +68,33 @@ class Passed:
         if type(arg) is Value:
             form = numbers.form(arg)
             return Flat(arg, (arg,), (arg.row,), form)
-        if type(arg) is list or type(arg) is tuple:
+        kind = type(arg)
+        if (kind is list or kind is tuple) and arg and id(arg[0]) in self.known:
             items = [self.known.get(id(item)) for item in arg]
             if all(item is not None and not item.is_shared for item in items):
                 leaves = [leaf for item in items for leaf in item.leaves]  # type: ignore[union-attr]
                 rows = [row for item in items for row in item.rows]  # type: ignore[union-attr]
-                form = tables.form(type(arg), *[item.form for item in items])  # type: ignore[union-attr]
+                form = tables.form(kind, *[item.form for item in items])  # type: ignore[union-attr]
                 return Flat(arg, leaves, rows, form)
+        elif isinstance(arg, tuple):  # a named one, of rows, is looked up without taking it apart
+            form = tables.tuple_forms.get((kind, *[item.form if type(item) is Value else None for item in arg]))
+            if form is not None:
+                return new_flat((arg, arg, [item.row for item in arg], form, False))
         leaves, treedef, statics = flatten_with_statics(arg)
-        forms = tuple(numbers.form(leaf) if is_array(leaf) else (bits_key(leaf),) for leaf in leaves)
+        if set(map(type, leaves)) == {Value}:
+            forms = tuple([numbers.form(leaf) if leaf.form is None else leaf.form for leaf in leaves])
+            rows = [leaf.row for leaf in leaves]
+        else:
+            forms = tuple([numbers.form(leaf) if is_array(leaf) else (bits_key(leaf),) for leaf in leaves])
+            rows = [numbers.row(leaf) for leaf in leaves]
         form = tables.form("tree", treedef, statics, forms)
-        if leaves and all(type(leaf) is Value and _is_shared_leaf(leaf) for leaf in leaves):
+        if leaves and rows.count(None) == len(rows) and all(map(_is_shared_leaf, leaves)):
             flat = self.known[id(arg)] = Flat(arg, leaves, (), form, True)
             self._shared.append(flat)
             return flat
-        return Flat(arg, leaves, [numbers.row(leaf) for leaf in leaves], form)
+        if isinstance(arg, tuple) and None not in rows and is_named_tuple(kind, arg) and set(map(type, arg)) == {Value}:
+            tables.tuple_forms[kind, *forms] = form
+        return Flat(arg, leaves, rows, form)
 
     def know_shared(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
         """Remember a shared argument, whose array leaves these are, before it is met. That it does not change is for
@@ -143,14 +156,19 @@ class FirstCall:
         self.aliases: list[Any] = []
         self._leaves = leaves
         self._trees = trees
+        self._flat = flat
         self._sample = sample
 
-    def replace(self, alias: Callable[[Any], Any]) -> None:
-        """Put an alias in the place of each leaf."""
-        for leaves, tree in zip(self._leaves, self._trees, strict=True):
-            replaced = list(map(alias, leaves))
-            self.aliases += replaced
-            self.arguments.append(tree.unflatten(replaced))
+    def replace(self, alias: Callable[[Any], Any], shared: bool = True) -> None:
+        """Put an alias in the place of each leaf; of arguments that hold nothing but shared values only if `shared`."""
+        for leaves, tree, flat in zip(self._leaves, self._trees, self._flat, strict=True):
+            if flat.is_shared and not shared:
+                self.aliases += leaves
+                self.arguments.append(flat.arg)
+            else:
+                replaced = list(map(alias, leaves))
+                self.aliases += replaced
+                self.arguments.append(tree.unflatten(replaced))
 
     @property
     def shared_aliases(self) -> set[int]:
@@ -174,6 +192,6 @@ def _described(arg: Any, is_shared: bool) -> str:
     return f"{'the shared' if is_shared else 'an'} argument of type {type(arg).__name__}"
 
 
-def _is_shared_leaf(value: Value) -> bool:
+def _is_shared_leaf(value: Any) -> bool:
     origin = root(value)
     return type(origin) is Value and isinstance(origin.source, InputSource) and origin.source.shared

@@ -10,7 +10,7 @@ does not run again.
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,11 +19,11 @@ from jitbatch._errors import ControlFlowError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
-from jitbatch._passed import FirstCall, Passed, new_flat, weakly
+from jitbatch._passed import Passed, new_flat, weakly
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder
 from jitbatch._tables import Tables
-from jitbatch._templates import COMPOSITE, ONCE, Known, Leaf, Template, further_row, leaf_template
+from jitbatch._templates import COMPOSITE, ONCE, Known, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
@@ -35,6 +35,18 @@ from jitbatch._values import (
     plain_aval,
     within,
 )
+
+
+class Body(NamedTuple):
+    """What there was before a body ran: how many nodes, operands, bare operations and made values; its scope; and how
+    many calls of decorated functions it made."""
+
+    nodes: int
+    operands: int
+    ops: int
+    made: int
+    scope: int
+    calls: int
 
 
 class Recorder(_compat.Trace):
@@ -208,60 +220,79 @@ class Recorder(_compat.Trace):
             self._first_calls += 1
             template = self._known.templates.get(forms)
             if template is None:
-                return self._run(fun, args, kwargs, forms)
+                return self._first_call(fun, args, kwargs, forms, None not in rows)
             self._templates[forms] = template
         return self._emit(template, rows, args, kwargs)
 
-    def _run(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable) -> Any:
-        """A call with arguments of forms that were not met before: its body runs, unless it is known what it does with
-        arguments of this structure."""
+    def _first_call(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable, only_rows: bool
+    ) -> Any:  # fmt: skip
+        """A call with arguments of forms of which there is no template: its body runs, unless it is known what it does
+        with arguments of this structure. `only_rows` says that they hold rows and shared values, and no numbers."""
+        known, code = self._known, getattr(fun, "__code__", fun)
+        met = known.met.get(forms)
+        if only_rows and met is not ONCE and known.composites.get(code):
+            # It called others when it ran before, and likely does again. Then nothing is kept of it yet, and what is
+            # passed need not be told from what is closed over.
+            result, body = self._run(fun, args, kwargs)
+            if body.calls:
+                known.met.put(forms, ONCE)
+                return result
+            del self.ops[body.ops :]
         call = self.passed.first_call(fun, args, kwargs)
-        known = self._known.signatures.get(call.signature)
-        if type(known) is Leaf:
-            template = leaf_template(known, call.leaves, call.positions, self.numbers)
-            return self._emit(self._known.templates.put(forms, template), call.rows, args, kwargs)
+        leaf = None if met else known.signatures.get(call.signature)
+        if leaf is not None:
+            template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
+            return self._emit(known.templates.put(forms, template), call.rows, args, kwargs)
 
-        # The body of a leaf needs an alias for every argument, so that `f(x, x)` is the cell that `f(x, y)` is; that of
-        # a composite needs one only for numbers, which must not be seen by Python's control flow.
-        call.replace(self._alias_number if known is COMPOSITE else self._alias)
+        # A body needs aliases, so that `f(x, x)` is what `f(x, y)` is. Of a composite it is known which shared values
+        # it is given; one that is not kept needs aliases only for numbers, which Python's control flow must not see.
+        call.replace(self._alias_number if met is COMPOSITE else self._alias, shared=met is None)
         positional, named = call.arguments[: len(args)], dict(zip(kwargs, call.arguments[len(args) :], strict=True))
+        result, body = self._run(fun, positional, named)
+        call.check_unchanged()
+        if not met and not body.calls:
+            ops = self.ops[body.ops :]
+            del self.ops[body.ops :]
+            elements = list_elements(fun, positional, list(named.values()), call.is_shared)
+            leaf = make_leaf(fun, ops, call.aliases, elements, call.shared_aliases, result, self.tables, self.sample)
+            template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
+            if not leaf.closes_over_tracer:
+                known.signatures.put(call.signature, leaf)
+                known.templates.put(forms, template)
+            return self._emit(template, call.rows, args, kwargs)
+        if not met:
+            known.composites.put(code, True)
+            known.met.put(forms, ONCE)
+        elif met is ONCE:  # most structures are met once; what is met again is kept
+            fragment = make_fragment(self._recorded(body), self.numbers, call.aliases, call.positions, result)
+            if fragment is None:
+                known.met.discard(forms)
+                known.met.put(forms, COMPOSITE)
+            else:
+                known.templates.put(forms, fragment)
+        return result
+
+    def _run(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Body]:
+        """Run the body of a call, in a scope of its own."""
         nodes, operands, ops, made = len(self.kinds), len(self.operands), len(self.ops), self.numbers.made
         calls, outer = self._calls, self._scope
         self.scopes += 1
         self._scope = scope = self.scopes
         try:
-            result = fun(*positional, **named)
+            result = fun(*args, **kwargs)
         finally:
             self._scope = outer
-        call.check_unchanged()
         self.ops[ops:] = apart(self.ops[ops:])
-        if known is None and self._calls == calls:
-            body = self.ops[ops:]
-            del self.ops[ops:]
-            elements = list_elements(fun, positional, list(named.values()), call.is_shared)
-            leaf = make_leaf(fun, body, call.aliases, elements, call.shared_aliases, result, self.tables, self.sample)
-            template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
-            if not leaf.closes_over_tracer:
-                self._known.signatures.put(call.signature, leaf)
-                self._known.templates.put(forms, template)
-            return self._emit(template, call.rows, args, kwargs)
-        if known is None:
-            self._known.signatures.put(call.signature, ONCE)
-        elif known is ONCE:  # most structures are met once; what is met again is kept
-            recorded = Recorded(
-                self.kinds[nodes:], self.counts[nodes:], self.operands[operands:], self.ops[ops:], nodes, made,
-                scope, self.scopes - scope + 1,
-            )  # fmt: skip
-            self._keep_fragment(recorded, call, forms, result)
-        return result
+        return result, Body(nodes, operands, ops, made, scope, self._calls - calls)
 
-    def _keep_fragment(self, recorded: Recorded, call: FirstCall, forms: Hashable, result: Any) -> None:
-        fragment = make_fragment(recorded, self.numbers, call.aliases, call.positions, result)
-        if fragment is None:
-            self._known.signatures.discard(call.signature)
-            self._known.signatures.put(call.signature, COMPOSITE)
-        else:
-            self._known.templates.put(forms, fragment)
+    def _recorded(self, body: Body) -> Recorded:
+        """What was recorded while a body ran that has just ended."""
+        nodes, operands, ops, made, scope, _ = body
+        return Recorded(
+            self.kinds[nodes:], self.counts[nodes:], self.operands[operands:], self.ops[ops:], nodes, made,
+            scope, self.scopes - scope + 1,
+        )  # fmt: skip
 
     def _alias_number(self, leaf: Any) -> Any:
         return self.value(plain_aval(leaf), leaf) if type(leaf) is not Value and is_array(leaf) else leaf

@@ -161,6 +161,7 @@ class Tables:
         self._aval_classes: dict[int, int] = {}
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._class_orders: dict[int, tuple[Any, ...]] = {}
+        self.tuple_forms: dict[tuple[Any, ...], int] = {}  # by the class of a named tuple of rows, and their forms
         self._leaf_forms: dict[tuple[int, int], int] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()

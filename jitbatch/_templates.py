@@ -84,7 +84,7 @@ class Leaf(NamedTuple):
 
 
 ONCE = "once"
-"""In place of a `Leaf`: the body calls decorated functions, and has run."""
+"""A call of a composite, a function that calls decorated ones, whose body has run."""
 
 COMPOSITE = "composite"
 """The same of a body that runs each time, because it cannot be copied."""
@@ -94,7 +94,9 @@ class Known:
     """What is known of the decorated functions that a function calls.
 
     Attributes:
-        signatures: for a function and arguments of one structure a `Leaf`, `ONCE` or `COMPOSITE`.
+        signatures: for a function and arguments of one structure a `Leaf`.
+        composites: the code of functions that called decorated ones when they ran.
+        met: for such a function and the forms of its arguments `ONCE` or `COMPOSITE`.
         templates: for a function and the forms of its arguments a `Template`.
         abstract: what operations make that are called outside of them.
     """
@@ -102,12 +104,14 @@ class Known:
     def __init__(self, maxsize: int):
         self.abstract = Abstract()
         self.signatures = Cache(maxsize)
+        self.composites = Cache(maxsize)
+        self.met = Cache(maxsize)
         self.templates = Cache(maxsize)
 
     def info(self) -> CacheInfo:
-        """Hits and misses of calls; the size is that of the signatures."""
-        found, info = self.templates.info(), self.signatures.info()
-        return info._replace(hits=info.hits + found.hits)
+        """Hits and misses of calls, where a miss is a call whose body ran; the size is that of the templates."""
+        leaves, info = self.signatures.info(), self.templates.info()
+        return info._replace(hits=info.hits + leaves.hits, misses=info.misses - leaves.hits)
 
 
 class Copied(NamedTuple):

@@ -17,7 +17,7 @@ from jitbatch import _compat, clear_caches, jitbatch
 from jitbatch._errors import ControlFlowError
 from jitbatch._record import Recorder
 from jitbatch._tables import Tables
-from jitbatch._templates import Known, Leaf
+from jitbatch._templates import ONCE, Known, Leaf
 from jitbatch._values import Op, Value
 
 X = jnp.ones(2)
@@ -106,11 +106,40 @@ def test_a_function_that_calls_others_is_not_an_operation() -> None:
     with recording() as recorder:
         for fragments in (0, 1, 1):
             twice(*inputs(recorder, X))
-            assert {type(entry) for entry in recorder._known.signatures} == {Leaf, str}
+            assert {type(entry) for entry in recorder._known.signatures} == {Leaf}
+            assert set(recorder._known.met) == {ONCE}
             assert sum(bool(template.operations) for template in recorder._known.templates) == fragments
     assert primitives(recorder) == ["call", "sin", "call"] * 3
     scopes = [op.scope for op in recorder.ops]
     assert len({*scopes, 0}) == 4
+
+
+def test_a_function_that_calls_others_for_some_arguments_only() -> None:
+    """Once it has called others it is taken to do so for arguments of other forms; if it does not, it runs once more,
+    and is the same operation."""
+    runs = []
+
+    @jitbatch
+    def total(xs: Any) -> Any:
+        runs.append(len(xs))
+        return lax.sin(square(xs[0])) + total(xs[1:]) if len(xs) > 1 else xs[0] + xs[0]
+
+    three = jnp.ones(3)
+    with recording() as recorder:
+        x, y, z = inputs(recorder, X, X, three)
+        total([x, y])
+        assert runs == [2, 1]
+        total([z, z])
+        assert runs == [2, 1, 2, 1, 1]
+        total([z])
+        assert runs == [2, 1, 2, 1, 1]
+        total([y, x])
+        assert runs == [2, 1, 2, 1, 1, 2]
+        total([y, x])
+        assert len(runs) == 6
+    names = [cell.name.rsplit(".")[-1] for cell in cells(recorder)]
+    assert names == ["square", "total"] * 2 + ["total"] + ["square", "total"] * 2
+    assert [op.primitive.name for op in recorder.ops] == ["sin", "add"] * 4
 
 
 def test_a_leaf_runs_once_for_each_signature() -> None:
