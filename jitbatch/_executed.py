@@ -203,14 +203,15 @@ class _Reading:
     def _loop(self, phase: int, shape: Any, table: Any) -> None:
         """Nodes are numbered type by type within a round, so that they come after what they read."""
         rounds = int(shape.round_count(table))
-        counts, chunks = np.asarray(table["count"])[:rounds], np.asarray(table["chunks"])[:rounds]
+        counts, ends = np.asarray(table["count"])[:rounds], np.asarray(table["ends"])[:rounds]
+        rows = np.diff(ends, axis=-1)[..., ::-1]
         numbers: list[list[np.ndarray]] = [[] for _ in shape.blocks]
         for turn in range(rounds):
             column = self._column(phase, turn)
             for number, block in enumerate(shape.blocks):
                 steps: list[int] = []
                 left, first = int(counts[turn, number]), self.nodes
-                for width in _widths(block.widths, chunks[turn, number]):
+                for width in _widths(block.widths, rows[turn, number]):
                     here = min(width, left)
                     self.steps.append(Step(self._type(block.kind), column, first + len(steps), here, width))
                     steps += [len(self.steps) - 1] * here
@@ -251,10 +252,11 @@ def _row_avals(kind: Kind) -> list[Any]:
     return [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == ROW]
 
 
-def _widths(widths: Sequence[int], trips: np.ndarray) -> Iterator[int]:
-    """The widths of the chunks of a round in the order in which they run, the widest first."""
-    for width, many in reversed(list(zip(widths, trips.tolist(), strict=False))):
-        yield from [width] * many
+def _widths(widths: Sequence[int], rows: np.ndarray) -> Iterator[int]:
+    """The widths of the chunks of a round in the order in which they run, the widest first; `rows` says how many rows
+    those of each width have together."""
+    for width, many in reversed(list(zip(widths, rows.tolist(), strict=False))):
+        yield from [width] * (many // width)
 
 
 def _outputs(plan: Plan, made_by: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

@@ -232,7 +232,9 @@ class Lowering:
             chunks[:] = 1
         self.steps += int(np.count_nonzero(counts))
         self.launches += int(chunks.sum())
-        self.padded_rows += int((chunks * widths).sum())
+        first = margin + counts.cumsum(axis=0) - counts
+        rows_of_chunks = chunks[..., ::-1] * np.array(widths[::-1])
+        self.padded_rows += int(rows_of_chunks.sum())
 
         edges = Edges(len(self.arena_classes), margin)
         due = [np.full(max(self.next_row[c], 1), -1, np.int64) for c in self.arena_classes]
@@ -280,9 +282,8 @@ class Lowering:
         )
         tables: dict[str, Any] = {
             "rounds": np.array(rounds_count, np.int32),
-            "first": (counts.cumsum(axis=0) - counts).astype(np.int32),
+            "ends": np.concatenate([first[..., None], rows_of_chunks], axis=-1).cumsum(axis=-1, dtype=np.int32),
             "count": counts.astype(np.int32),
-            "chunks": chunks,
             "total": counts.sum(axis=0, dtype=np.int32),
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(one.edge_of_row for one in edge_tables),

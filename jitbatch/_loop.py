@@ -13,7 +13,7 @@ forward pass has saved; there, a chunk leaves the rows of earlier rounds as they
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,13 +90,35 @@ class LoopShape:
     def round_count(self, tables: dict[str, Any]) -> Any:
         return self.rounds if self.is_static else tables["rounds"]
 
-    def chunks(self, tables: dict[str, Any], r: Any, number: int) -> Iterator[tuple[int, Any, Any]]:
-        """The chunks of a type in a round, the widest first: a width, how many, and how many rows come before them."""
-        before: Any = 0
-        for choice, width in reversed(list(enumerate(self.blocks[number].widths))):
-            trips = 1 if self.is_static else tables["chunks"][r, number, choice]
-            yield width, trips, before
-            before += trips * width
+    def over_chunks(self, number: int, ends: Any, r: Any, chunk: Callable[..., Any], carry: Any, sign: int = 1) -> Any:
+        """Run `chunk(width, position, carry)` for the chunks of a type in a round, the widest first: at first where those of
+        each width begin, then `sign * width` further, up to where they end.
+
+        Args:
+            ends: int [rounds, types, 1 + widths]; where the first chunk begins, and where those of each width end.
+        """
+        position = ends[r, number, 0]
+        for place, width in reversed(list(enumerate(self.blocks[number].widths))):
+            run = functools.partial(chunk, width)
+            if self.is_static:
+                carry = run(position, carry)
+            else:
+                end = (r, number, ends.shape[-1] - 1 - place)
+                position, carry = _while_before(ends, end, position, sign * width, run, carry)
+        return carry
+
+
+def _while_before(
+    ends: Any, end: tuple[Any, ...], position: Any, by: int, run: Callable[..., Any], carry: Any
+) -> tuple[Any, Any]:
+    """Run `run(position, carry)` for a position and those that follow it, as long as they have not come to `ends[end]`.
+    This is looked up in the condition: made before the loop, every number is one more thing for XLA to start."""
+    sign = 1 if by > 0 else -1
+    return lax.while_loop(
+        lambda state: sign * state[0] < sign * ends[end],
+        lambda state: (state[0] + by, run(*state)),
+        (position, carry),
+    )
 
 
 def put(arena: Any, rows: Any, start: Any) -> Any:
@@ -139,10 +161,9 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         for block, rows in zip(shape.blocks, room, strict=True)
     )
 
-    def chunk(number: int, width: int, first: Any, i: Any, carry: Any) -> Any:
+    def chunk(number: int, width: int, start: Any, carry: Any) -> Any:
         arenas, saved = list(carry[0]), list(carry[1])
         block = shape.blocks[number]
-        start = shape.margin + first + i * width
         if block.kind.is_variadic:
             (read,), (write,) = shape.reads[number], shape.writes[number]
             table = tables["operands"][number]
@@ -163,9 +184,7 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
     def round_body(r: Any, carry: Any) -> Any:
         for number in range(len(shape.blocks)):
             with shape.blocks[number].kind.cell.scope():
-                for width, trips, before in shape.chunks(tables, r, number):
-                    first = tables["first"][r, number] + before
-                    carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first), carry)
+                carry = shape.over_chunks(number, tables["ends"], r, functools.partial(chunk, number), carry)
         return carry
 
     saved = _varying.cast(saved, _varying.axes_of(tables))
@@ -193,6 +212,9 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
     cuts = [_cut(block) for block in shape.blocks]
     axes = _varying.axes_of(tables)
     margin = shape.margin
+    # Chunks of the same widths, from the end of each round to its beginning.
+    begins = tables["ends"][..., :1]
+    ends = 2 * begins + tables["count"][..., None] - tables["ends"]
     edges = tuple(
         jnp.zeros((rows + pairs, *arena.shape[1:]), arena.dtype) if rows else None
         for arena, rows, pairs in zip(arenas, shape.edge_rows, shape.pair_rows, strict=True)
@@ -215,21 +237,24 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
         right = part(tables["pair_right"][arena], begin, PAIR_WIDTH)
         return put(edge, gather(edge, left) + gather(edge, right), shape.edge_rows[arena] + begin)
 
-    def sum_all_pairs(edges: Any, spans: Sequence[Any]) -> Any:
+    @jax.named_scope("pair_sums")
+    def sum_all_pairs(edges: Any, r: Any, number: int) -> Any:
         edges = list(edges)
-        for arena, span in enumerate(spans):
-            if span is None:
+        for arena, spans in enumerate(tables["pair_span"]):
+            if spans is None:
                 continue
+            first, end = spans[r, number, 0], (r, number, 1)
+            run = functools.partial(sum_pairs, arena)
             if shape.pair_trips is None:
-                first, trips, last = span[0], span[1] - span[0], span[1]
-            else:  # a chunk that is computed once more gives the same; one that is too early is computed again
-                first, trips, last = span[0], shape.pair_trips[arena], jnp.maximum(span[1], 1)
+                _, edges[arena] = _while_before(spans, end, first, 1, run, edges[arena])
+                continue
+            # A chunk that is computed once more gives the same; one that is too early is computed again.
+            last = jnp.maximum(spans[end], 1) - 1
 
-            def sum_chunk(k: Any, edge: Any, arena: int = arena, first: Any = first, last: Any = last) -> Any:
-                return sum_pairs(arena, jnp.minimum(first + k, last - 1), edge)
+            def once(k: Any, edge: Any, run: Any = run, first: Any = first, last: Any = last) -> Any:
+                return run(jnp.minimum(first + k, last), edge)
 
-            with jax.named_scope("pair_sums"):
-                edges[arena] = lax.fori_loop(0, trips, sum_chunk, edges[arena])
+            edges[arena] = lax.fori_loop(0, shape.pair_trips[arena], once, edges[arena])
         return tuple(edges)
 
     def d_row(edges: Sequence[Any], arena: int, start: Any, width: int) -> Any:
@@ -239,10 +264,10 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
             return outer
         return outer + gather(edges[arena], part(tables["edge_of_row"][arena], start, width))
 
-    def chunk(number: int, width: int, first: Any, end: Any, i: Any, carry: Any) -> Any:
+    def chunk(number: int, first: Any, width: int, end: Any, carry: Any) -> Any:
         edges, taps, kept_rows = list(carry[0]), list(carry[1]), list(carry[2])
         block, cut = shape.blocks[number], cuts[number]
-        start = margin + end - (i + 1) * width
+        start = end - width
         if block.kind.is_variadic:
             ((begin,), (arena,)) = shape.edges[number], shape.writes[number]
             if begin >= 0:
@@ -272,7 +297,7 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
         for flow, arena, begin in zip(flows, shape.reads[number], shape.edges[number], strict=True):
             if flow:
                 edges[arena] = put(edges[arena], next(remaining), begin + start)
-        is_own = jnp.arange(width) >= margin + first - start
+        is_own = jnp.arange(width) >= first - start
         taps[number] = tuple(
             put(a, _where(is_own, value, 0 if place is None else own_saved[place]), start)
             for a, value, place in zip(taps[number], d_taps, cut.saved_place, strict=True)
@@ -283,13 +308,10 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
     def round_body(i: Any, carry: Any) -> Any:
         r = shape.round_count(tables) - 1 - i
         for number in reversed(range(len(shape.blocks))):
-            spans = [None if span is None else span[r, number] for span in tables["pair_span"]]
-            carry = (sum_all_pairs(carry[0], spans), *carry[1:])
+            carry = (sum_all_pairs(carry[0], r, number), *carry[1:])
             with shape.blocks[number].kind.cell.scope():
-                for width, trips, before in shape.chunks(tables, r, number):
-                    first = tables["first"][r, number]
-                    end = first + tables["count"][r, number] - before
-                    carry = lax.fori_loop(0, trips, functools.partial(chunk, number, width, first, end), carry)
+                run = functools.partial(chunk, number, tables["ends"][r, number, 0])
+                carry = shape.over_chunks(number, ends, r, run, carry, -1)
         return carry
 
     carry = _varying.cast((edges, taps, kept_rows), axes)
