@@ -85,7 +85,8 @@ class Batched(Generic[P, R]):
             self._check_owner(owner)
             self._checked = owner
         method: Any = self
-        return BoundBatched(method, instance) if instance is not None and self._is_method else self
+        is_bound = instance is not None and (self._is_method or instance is owner)  # the owner, of a class method
+        return BoundBatched(method, instance) if is_bound else self
 
     def _check_owner(self, owner: type | None) -> None:
         linen = sys.modules.get("flax.linen")

@@ -243,6 +243,7 @@ class Context:
             try:
                 with _compat.set_current_trace(recorder):
                     result = call_watched(self.fun, args, kwargs, shared_objects, shared_leaves, name)
+                    recorder.check_seen(jax.tree.leaves(result))
             finally:
                 recorder.invalidate()
             recorder.passed.check_unchanged()
@@ -274,6 +275,11 @@ def call_watched(
         if _is_flax_mutation(error):
             raise mutation_error(_described_module(shared), name) from error
         error.add_note(f"jitbatch: raised while {name} was recorded")
+        if _is_too_deep(error):
+            error.add_note(
+                f"jitbatch: the recursion is too deep for Python's limit of {sys.getrecursionlimit()} calls, of which "
+                "a decorated function takes several for each level. Raise it with `sys.setrecursionlimit`"
+            )
         if "'Static'" in str(error):
             error.add_note("jitbatch: what is wrapped in a Static is its `.value`")
         error.__traceback__ = users_part(error.__traceback__)
@@ -285,6 +291,13 @@ def call_watched(
         if list(map(id, after)) != list(map(id, before)):
             raise mutation_error(f"the shared argument of type {type(part).__name__}", name)
     return result
+
+
+def _is_too_deep(error: BaseException | None) -> bool:
+    """Whether an error is, or was caused by, a recursion that is too deep; compiled code hides it in another one."""
+    while error is not None and not isinstance(error, RecursionError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _described_module(shared: Sequence[Any]) -> str:

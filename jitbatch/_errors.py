@@ -21,6 +21,10 @@ class MutationError(JitbatchError, RuntimeError):
     """An argument was changed in place while a sample was being recorded."""
 
 
+class LeakError(JitbatchError, RuntimeError):
+    """A value of one call of a decorated function was kept, and used after the call had ended."""
+
+
 class OutputError(JitbatchError, TypeError):
     """A result is not made of arrays, or the samples' results do not fit together."""
 
@@ -49,6 +53,7 @@ def mutation_error(what: str, sample: str) -> MutationError:
     return MutationError(
         f"{what} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
-        "BatchNorm's running mean, an attribute or dictionary item that is set) would be lost. Pass random keys as a "
-        "mapped argument, return new state as an output, or switch the module to evaluation mode."
+        "BatchNorm's running mean, an attribute or dictionary item that is set, a list that is emptied) would be lost. "
+        "Pass random keys as a mapped argument, return new state as an output, work on a copy of a list, or switch the "
+        "module to evaluation mode."
     )

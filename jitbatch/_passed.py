@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jitbatch._errors import mutation_error
+from jitbatch._canonical import Identity
+from jitbatch._errors import ArgumentError, mutation_error
 from jitbatch._rows import Numbers
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import is_named_tuple
 from jitbatch._tables import Tables
-from jitbatch._values import InputSource, Value, is_array, plain_aval, root
+from jitbatch._values import InputSource, Value, described, is_array, plain_aval, root
 
 
 def weakly(fun: Callable[..., Any]) -> Hashable:
     """A function as a part of a key that keeps neither it nor what it closes over: one that is made for each sample is
-    of no use after it. Other callables may be equal to one that is made later."""
-    return weakref.ref(fun) if type(fun) is FunctionType else fun
+    of no use after it. Other callables may be equal to one that is made later, if they can be compared at all."""
+    if type(fun) is FunctionType:
+        return weakref.ref(fun)
+    return Identity(fun) if type(fun).__hash__ is None else fun
 
 
 class Flat(NamedTuple):
@@ -85,7 +88,7 @@ class Passed:
             forms = tuple([numbers.form(leaf) if leaf.form is None else leaf.form for leaf in leaves])
             rows = [leaf.row for leaf in leaves]
         else:
-            forms = tuple([numbers.form(leaf) if is_array(leaf) else (bits_key(leaf),) for leaf in leaves])
+            forms = tuple([numbers.form(leaf) if is_array(leaf) else (self._static_key(leaf),) for leaf in leaves])
             rows = [numbers.row(leaf) for leaf in leaves]
         form = tables.form("tree", treedef, statics, forms)
         if leaves and rows.count(None) == len(rows) and all(map(_is_shared_leaf, leaves)):
@@ -127,7 +130,20 @@ class Passed:
     def _leaf_key(self, leaf: Any) -> Hashable:
         if type(leaf) is Value:
             return leaf.aval_number
-        return self._tables.avals.number(plain_aval(leaf)) if is_array(leaf) else (bits_key(leaf),)
+        return self._tables.avals.number(plain_aval(leaf)) if is_array(leaf) else (self._static_key(leaf),)
+
+    def _static_key(self, leaf: Any) -> Hashable:
+        """What a leaf that is not an array is in a key."""
+        try:
+            key = bits_key(leaf)
+            hash(key)
+            return key
+        except TypeError:
+            raise ArgumentError(
+                f"a decorated function was called on {described(leaf)} of type {type(leaf).__name__}, while "
+                f"{self._sample} was recorded. Arguments of decorated functions are arrays, pytrees of arrays (lists, "
+                "tuples, dictionaries, classes that are registered with JAX), and what can be hashed."
+            ) from None
 
 
 class FirstCall:
@@ -141,6 +157,7 @@ class FirstCall:
         is_shared: of each argument whether it holds nothing but shared values.
         arguments: what the body is called with (see `replace`).
         aliases: the leaves of that.
+        has_all_aliases: whether there is an alias for every leaf.
     """
 
     def __init__(
@@ -154,15 +171,19 @@ class FirstCall:
         self.is_shared = [one.is_shared for one in flat]
         self.arguments: list[Any] = []
         self.aliases: list[Any] = []
+        self.has_all_aliases = False
         self._leaves = leaves
         self._trees = trees
         self._flat = flat
         self._sample = sample
 
-    def replace(self, alias: Callable[[Any], Any], shared: bool = True) -> None:
-        """Put an alias in the place of each leaf; of arguments that hold nothing but shared values only if `shared`."""
+    def replace(self, alias: Callable[[Any], Any], with_shared: bool) -> None:
+        """Put an alias in the place of each leaf. Arguments that hold nothing but shared values are left as they are,
+        unless these are asked for or one of them is given twice."""
+        shared = [id(leaf) for flat in self._flat if flat.is_shared for leaf in flat.leaves]
+        self.has_all_aliases = not shared or with_shared or len(set(shared)) < len(shared)
         for leaves, tree, flat in zip(self._leaves, self._trees, self._flat, strict=True):
-            if flat.is_shared and not shared:
+            if flat.is_shared and not self.has_all_aliases:
                 self.aliases += leaves
                 self.arguments.append(flat.arg)
             else:

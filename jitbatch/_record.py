@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import jax
 
 from jitbatch import _compat
-from jitbatch._errors import ControlFlowError, OutputError
+from jitbatch._errors import ControlFlowError, LeakError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
-from jitbatch._passed import Passed, new_flat, weakly
+from jitbatch._passed import FirstCall, Passed, new_flat, weakly
 from jitbatch._rows import Numbers
-from jitbatch._sites import SiteRecorder
+from jitbatch._sites import SiteRecorder, describe_function
 from jitbatch._tables import Tables
 from jitbatch._templates import COMPOSITE, ONCE, Known, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
@@ -38,14 +38,15 @@ from jitbatch._values import (
 
 
 class Body(NamedTuple):
-    """What there was before a body ran: how many nodes, operands, bare operations and made values; its scope; and how
-    many calls of decorated functions it made."""
+    """What there was before a body ran: how many nodes, operands, bare operations and made values; its scope; how many
+    values were there for open bodies to see; and how many calls of decorated functions it made."""
 
     nodes: int
     operands: int
     ops: int
     made: int
     scope: int
+    exposed: int
     calls: int
 
 
@@ -72,6 +73,8 @@ class Recorder(_compat.Trace):
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self.scopes = 0
         self._calls = self._first_calls = 0
+        self._exposed: list[int | None] = []
+        self._hidden: dict[int | None, Callable[..., Any]] = {}
         self.passed = Passed(tables, self.numbers, sample)
 
     def release(self) -> None:
@@ -81,6 +84,7 @@ class Recorder(_compat.Trace):
         self.ops, self.gathered = [], []
         self.passed.release()
         self.numbers.elements.clear()
+        self._hidden.clear()
         self._sites.forget()
         self._known.templates.count_hits(self._calls - self._first_calls)
 
@@ -104,9 +108,11 @@ class Recorder(_compat.Trace):
         op.outputs = [self.value(aval, op) for aval in out_avals]
         self.numbers.place(op)
         self.ops.append(op)
+        self._expose(op.outputs)
         return op.outputs
 
     def _op(self, inputs: Sequence[Any]) -> Op:
+        self.check_seen(inputs)
         return Op(inputs, self._scope, len(self.kinds), self._sites.here(1))
 
     def index(self, value: Value, index: int | range) -> Value:
@@ -125,6 +131,7 @@ class Recorder(_compat.Trace):
         op.outputs = [Value(self, *self.tables.element_aval(value.aval_number, length), op)]
         self.numbers.place(op)
         self.ops.append(op)
+        self._expose(op.outputs)
         return op.outputs[0]
 
     def rows(self, value: Value) -> Iterator[Value]:
@@ -135,6 +142,7 @@ class Recorder(_compat.Trace):
 
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
         """An operation on two values of one type that makes another; called by an operator of `Value`."""
+        self.check_seen((left, right))
         site = self._sites.here(2)
         value = Value(self, left.aval, left.aval_number, None)
         op = left.source
@@ -147,6 +155,7 @@ class Recorder(_compat.Trace):
             self.numbers.place(op)
         value.source = op
         self.ops.append(op)
+        self._expose((value,))
         return value
 
     # What JAX asks of a trace
@@ -214,51 +223,49 @@ class Recorder(_compat.Trace):
                 rows += of_leaves
         if kwargs:
             key.append((len(args), *kwargs))
+        if self._hidden and not self._hidden.keys().isdisjoint(rows):
+            self._raise_leak(next(row for row in rows if row in self._hidden))
         forms = tuple(key)
         template = self._templates.get(forms)
         if template is None:
             self._first_calls += 1
             template = self._known.templates.get(forms)
             if template is None:
-                return self._first_call(fun, args, kwargs, forms, None not in rows)
+                return self._first_call(fun, args, kwargs, forms)
             self._templates[forms] = template
         return self._emit(template, rows, args, kwargs)
 
     def _first_call(
-        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable, only_rows: bool
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable
     ) -> Any:  # fmt: skip
         """A call with arguments of forms of which there is no template: its body runs, unless it is known what it does
-        with arguments of this structure. `only_rows` says that they hold rows and shared values, and no numbers."""
-        known, code = self._known, getattr(fun, "__code__", fun)
+        with arguments of this structure."""
+        known, code = self._known, getattr(fun, "__code__", None) or weakly(fun)
         met = known.met.get(forms)
-        if only_rows and met is not ONCE and known.composites.get(code):
-            # It called others when it ran before, and likely does again. Then nothing is kept of it yet, and what is
-            # passed need not be told from what is closed over.
-            result, body = self._run(fun, args, kwargs)
-            if body.calls:
-                known.met.put(forms, ONCE)
-                return result
-            del self.ops[body.ops :]
         call = self.passed.first_call(fun, args, kwargs)
         leaf = None if met else known.signatures.get(call.signature)
         if leaf is not None:
             template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
             return self._emit(known.templates.put(forms, template), call.rows, args, kwargs)
 
-        # A body needs aliases, so that `f(x, x)` is what `f(x, y)` is. Of a composite it is known which shared values
-        # it is given; one that is not kept needs aliases only for numbers, which Python's control flow must not see.
-        call.replace(self._alias_number if met is COMPOSITE else self._alias, shared=met is None)
+        # A body needs aliases, so that `f(x, x)` is what `f(x, y)` is. Shared values are part of the forms, under which
+        # a composite is kept; and a function that called others before is likely to do so again.
+        with_shared = not met and not known.composites.get(code)
+        call.replace(self._alias_number if met is COMPOSITE else self._alias, with_shared)
         positional, named = call.arguments[: len(args)], dict(zip(kwargs, call.arguments[len(args) :], strict=True))
         result, body = self._run(fun, positional, named)
         call.check_unchanged()
-        if not met and not body.calls:
+        is_leaf = not met and not body.calls
+        self._hide(fun, body, call, None if is_leaf else result)
+        if is_leaf:
             ops = self.ops[body.ops :]
             del self.ops[body.ops :]
             elements = list_elements(fun, positional, list(named.values()), call.is_shared)
             leaf = make_leaf(fun, ops, call.aliases, elements, call.shared_aliases, result, self.tables, self.sample)
             template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
             if not leaf.closes_over_tracer:
-                known.signatures.put(call.signature, leaf)
+                if call.has_all_aliases:
+                    known.signatures.put(call.signature, leaf)
                 known.templates.put(forms, template)
             return self._emit(template, call.rows, args, kwargs)
         if not met:
@@ -276,7 +283,7 @@ class Recorder(_compat.Trace):
     def _run(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Body]:
         """Run the body of a call, in a scope of its own."""
         nodes, operands, ops, made = len(self.kinds), len(self.operands), len(self.ops), self.numbers.made
-        calls, outer = self._calls, self._scope
+        calls, outer, exposed = self._calls, self._scope, len(self._exposed)
         self.scopes += 1
         self._scope = scope = self.scopes
         try:
@@ -284,11 +291,11 @@ class Recorder(_compat.Trace):
         finally:
             self._scope = outer
         self.ops[ops:] = apart(self.ops[ops:])
-        return result, Body(nodes, operands, ops, made, scope, self._calls - calls)
+        return result, Body(nodes, operands, ops, made, scope, exposed, self._calls - calls)
 
     def _recorded(self, body: Body) -> Recorded:
         """What was recorded while a body ran that has just ended."""
-        nodes, operands, ops, made, scope, _ = body
+        nodes, operands, ops, made, scope, *_ = body
         return Recorded(
             self.kinds[nodes:], self.counts[nodes:], self.operands[operands:], self.ops[ops:], nodes, made,
             scope, self.scopes - scope + 1,
@@ -313,13 +320,17 @@ class Recorder(_compat.Trace):
         first = numbers.made
         numbers.made = end = first + makes
         if results is None:
-            return copy_fragment(self, template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
+            result = copy_fragment(self, template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
+            self._expose(jax.tree.leaves(result))
+            return result
         if not reads_given:
             rows += range(first, end)
             rows += [further_row(row, numbers) for row in further]
         self.kinds += kinds
         self.counts += counts
         self.operands += operands(rows)
+        if self._scope:
+            self._exposed += range(first, end)
         if make is None:
             ((place, aval, number),) = results
             return Value(self, aval, number, NODE, first + place, number)
@@ -329,6 +340,45 @@ class Recorder(_compat.Trace):
             made = range(first, end) if in_order else [value.row for value in values]
             self.passed.known[id(result)] = new_flat((result, values, made, form, False))
         return result
+
+    # What a body keeps: it does not run for every call, and what it put somewhere would be missing
+
+    def _expose(self, values: Sequence[Any]) -> None:
+        """Note values that an open body has seen."""
+        if self._scope:
+            self._exposed += [value.row for value in values if type(value) is Value]
+
+    def _hide(self, fun: Callable[..., Any], body: Body, call: FirstCall, result: Any) -> None:
+        """Note that a body has ended: nothing that it has seen is to be used any more, but for its result. What else
+        than arrays it returns may hold anything; then it runs for every call."""
+        leaves = jax.tree.leaves(result)
+        if not all(map(is_array, leaves)):
+            return
+        aliases = [alias.row for alias, leaf in zip(call.aliases, call.leaves, strict=True) if alias is not leaf]
+        seen = [*self._exposed[body.exposed :], *aliases]
+        del self._exposed[body.exposed :]
+        returned = {leaf.row for leaf in leaves if type(leaf) is Value}
+        self._hidden |= dict.fromkeys([row for row in seen if row is not None and row not in returned], fun)
+        if self._scope:
+            self._exposed += returned
+
+    def check_seen(self, values: Sequence[Any]) -> None:
+        """Raise if a value was made in a call that has ended, and was not returned."""
+        if self._hidden:
+            for value in values:
+                if type(value) is Value and value.row in self._hidden:
+                    self._raise_leak(value.row)
+
+    def _raise_leak(self, row: int | None) -> None:
+        place = self._sites.here()
+        where = f" at {place.where}" if place.chain else ""
+        name = describe_function(self._hidden[row])
+        raise LeakError(
+            f"a value of a call of {name} is used{where} after the call has ended, and was not returned by it, while "
+            f"{self.sample} was recorded. The body of a decorated function does not run for every call: on arguments "
+            "of a structure that it has met it is copied, and what it puts into a list, a dictionary or an object is "
+            "missing. Return the value, or do not decorate the function."
+        )
 
     # Errors
 

@@ -319,3 +319,26 @@ plain({}, "three")
     assert said.count('is "float"') == 2
     assert said.count("Literal['three']") >= 2
     assert "2 errors" in said
+
+
+def test_class_methods_and_static_methods() -> None:
+    class Model:
+        factor = 3.0
+
+        @classmethod
+        @jitbatch
+        def scaled(cls, x: Any) -> Any:
+            return cls.factor * x
+
+        @staticmethod
+        @jitbatch
+        def product(p: Any, x: Any) -> Any:
+            return p * x
+
+    class Other(Model):
+        factor = 5.0
+
+    assert (Model.scaled(2.0), Other().scaled(2.0), Model.product(2.0, 3.0)) == (6.0, 10.0, 6.0)
+    assert Model.scaled.batch([1.0, 2.0]).tolist() == [3, 6]
+    assert Other.scaled.batch([1.0, 2.0]).tolist() == [5, 10]
+    assert Model().product.batch(2.0, [1.0, 2.0]).tolist() == [2, 4]

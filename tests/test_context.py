@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -204,3 +205,20 @@ def test_what_an_output_looks_like_is_known_when_recording_starts_anew(monkeypat
     assert batched.batch(2.0, [jnp.ones(3)]).shape == (1, 3)
     monkeypatch.setattr(_context.Context, "is_full", True)
     assert batched.batch(2.0, []).shape == (0, 3)
+
+
+def test_a_recursion_that_is_too_deep_says_so() -> None:
+    @jitbatch
+    def cell(w: Any, x: Any) -> Any:
+        return w * x
+
+    @jitbatch
+    def chain(w: Any, xs: Any) -> Any:
+        return w if xs is None else cell(w, chain(w, xs[1]))
+
+    xs = None
+    for i in range(sys.getrecursionlimit() // 3):
+        xs = (float(i), xs)
+    with pytest.raises((RecursionError, SystemError)) as raised:
+        chain.batch(jnp.float32(2), [xs])
+    assert any("sys.setrecursionlimit" in note for note in raised.value.__notes__)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jitbatch import Static, _fragments, jitbatch
+from jitbatch._errors import LeakError, MutationError
 
 PARAMS = {"w": jnp.float32([[0.5, -0.2], [0.1, 0.3]]), "b": jnp.float32([0.1, -0.1])}
 
@@ -189,3 +190,114 @@ def test_nothing_of_a_recording_is_kept() -> None:
         for copied in fragment.operations:
             assert copied.op.site is None or all(type(frame) is _fragments.Frame for frame, _ in copied.op.site.chain)
             assert not any(_fragments._is_foreign(value) for value in copied.inputs)
+
+
+def test_a_base_case_that_reads_what_is_closed_over_runs_once() -> None:
+    def sample(params: Any, words: Any, shape: Any) -> Any:
+        remaining, memo = iter(words), {}
+
+        def word(params: Any) -> Any:
+            memo[len(memo)] = next(remaining) * params["b"]
+            return memo[len(memo) - 1]
+
+        @jitbatch
+        def encode(params: Any, shape: Any) -> Any:
+            if not isinstance(shape.value, tuple):
+                return word(params)
+            left, right = (encode(params, Static(one)) for one in shape.value)
+            return join(params, left, right)
+
+        return encode(params, shape)
+
+    words = [[leaf_vector(i) for i in range(1, 1 + n)] for n in (2, 4)]
+    shapes = [Static((0, 0)), Static((0, (0, 0)))]
+    want = jnp.stack([sample(PARAMS, *one) for one in zip(words, shapes, strict=True)])
+    np.testing.assert_allclose(jitbatch(sample).batch(PARAMS, words, shapes), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_argument_that_is_changed_is_an_error_in_any_order(order: int) -> None:
+    @jitbatch
+    def last(params: Any, xs: Any) -> Any:
+        if len(xs) == 1:
+            return join(params, xs[0], xs[0])
+        return xs.pop() + xs.pop()
+
+    samples = [[leaf_vector(i) for i in range(n)] for n in (1, 2)][::order]
+    with pytest.raises(MutationError, match="an argument of type list"):
+        jitbatch(lambda params, xs: last(params, list(xs))).batch(PARAMS, samples)
+
+
+KEEPERS = {
+    "an argument": lambda kept, x, h: kept.append(x),
+    "what it makes": lambda kept, x, h: kept.append(h),
+    "what it computes": lambda kept, x, h: kept.append(h + x),
+    "an element": lambda kept, x, h: kept.append(h[0]),
+    "what a call returns": lambda kept, x, h: kept.append(join(PARAMS, x, h)),
+}
+
+
+@pytest.mark.parametrize("use", ["call", "operation", "addition", "result"])
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_value_that_a_body_keeps_cannot_be_used_later(keep: Any, use: str, depth: int) -> None:
+    """Whether the body calls others or not, and whatever it is that uses the value."""
+
+    def sample(params: Any, x: Any) -> Any:
+        kept: list[Any] = []
+
+        @jitbatch
+        def walk(params: Any, x: Any, depth: Any) -> Any:
+            if depth.value == 1:
+                h = x * params["b"]
+            else:
+                h = join(params, x, x) if depth.value == 2 else walk(params, x, Static(2))
+            if depth.value == 3 or depth_of_sample < 3:
+                keep(kept, x, h)
+            return 2 * h
+
+        depth_of_sample = depth
+        y = walk(params, x + 1, Static(depth))
+        if use == "call":
+            return join(params, kept[-1], y)
+        if use == "operation":
+            return y + jnp.sin(kept[-1])
+        if use == "addition":
+            return kept[-1] + kept[-1] + 0 * y[0]
+        return y, kept[-1]
+
+    with pytest.raises(LeakError, match=r"a value of a call of `.*walk` .*Return the value"):
+        jitbatch(sample).batch(PARAMS, [leaf_vector(1), leaf_vector(2)])
+
+
+class Hidden:
+    """What JAX cannot look into."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def test_what_is_returned_or_given_can_be_used_later() -> None:
+    """Also where it passes through several calls, of functions that are kept and of one that is not."""
+
+    @jitbatch
+    def inner(params: Any, x: Any) -> Any:
+        return x, join(params, x, x), {"x": [x + 1]}
+
+    @jitbatch
+    def outer(params: Any, x: Any) -> Any:
+        y, h, more = inner(params, x)
+        hidden = Hidden(h - x)
+        return x, y, h, inner(params, h), more, hidden
+
+    def fun(params: Any, x: Any) -> Any:
+        y = x + 1
+        total = y
+        for _ in range(3):
+            a, b, h, (c, d, more), given, hidden = outer(params, y)
+            total = total + a + b + h + c + d + more["x"][0] + given["x"][0] + y + hidden.value
+            y = join(params, y, total)
+        return total + y
+
+    samples = [leaf_vector(1), leaf_vector(2)]
+    np.testing.assert_allclose(jitbatch(fun).batch(PARAMS, samples), in_turn(fun, PARAMS, samples), rtol=1e-5)

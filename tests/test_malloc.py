@@ -45,6 +45,7 @@ def test_a_block_that_is_kept_is_not_faulted_in_again() -> None:
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(_malloc, "_kept", False)
     assert not _malloc.keep_memory()
     assert _malloc.remedy(2**40) is None
 

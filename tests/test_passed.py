@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,7 @@ from jax import lax
 from test_record import X, inputs, recording
 
 from jitbatch import Static, jitbatch
-from jitbatch._errors import MutationError
+from jitbatch._errors import ArgumentError, MutationError
 from jitbatch._passed import weakly
 
 
@@ -119,7 +121,7 @@ def test_a_body_is_called_with_aliases() -> None:
         call = recorder.passed.first_call(lax.add, ({"w": w}, [x, x]), {})
         aliases = [object() for _ in range(3)]
         remaining = iter(aliases)
-        call.replace(lambda leaf: next(remaining))
+        call.replace(lambda leaf: next(remaining), True)
         assert call.arguments == [{"w": aliases[0]}, aliases[1:]]
         assert call.aliases == aliases
         assert call.shared_aliases == {id(aliases[0])}
@@ -174,3 +176,31 @@ def test_a_shared_argument_that_is_changed_in_a_subgraph_is_noticed() -> None:
 
     with pytest.raises(MutationError, match="type dict was changed in place"):
         fun.batch({"w": X, "count": 0}, [X])
+
+
+def test_what_cannot_be_an_argument_is_refused() -> None:
+    @jitbatch
+    def first(p: Any, queue: Any) -> Any:
+        return p * queue[0]
+
+    fun = jitbatch(lambda p, x: first(p, collections.deque(x)))
+    with pytest.raises(ArgumentError, match=r"called on deque.* of type deque, while sample 0 .*what can be hashed"):
+        fun.batch(jnp.float32(2), [[1.0, 2.0]])
+
+
+def test_a_decorated_object_need_not_be_hashable() -> None:
+    @dataclasses.dataclass
+    class Scale:
+        by: float
+
+        def __call__(self, p: Any, x: Any) -> Any:
+            return p * x * self.by
+
+    double, triple = jitbatch(Scale(2.0)), jitbatch(Scale(3.0))
+
+    @jitbatch
+    def fun(p: Any, x: Any) -> Any:
+        return double(p, x) + triple(p, x) + double(p, 2 * x)
+
+    assert double.batch(jnp.float32(2), [1.0, 5.0]).tolist() == [4, 20]
+    assert fun.batch(jnp.float32(2), [1.0, 5.0]).tolist() == [18, 90]

@@ -115,8 +115,7 @@ def test_a_function_that_calls_others_is_not_an_operation() -> None:
 
 
 def test_a_function_that_calls_others_for_some_arguments_only() -> None:
-    """Once it has called others it is taken to do so for arguments of other forms; if it does not, it runs once more,
-    and is the same operation."""
+    """Where it calls none it is one operation, the same whether it is known to call others or not."""
     runs = []
 
     @jitbatch
@@ -127,19 +126,36 @@ def test_a_function_that_calls_others_for_some_arguments_only() -> None:
     three = jnp.ones(3)
     with recording() as recorder:
         x, y, z = inputs(recorder, X, X, three)
-        total([x, y])
-        assert runs == [2, 1]
-        total([z, z])
-        assert runs == [2, 1, 2, 1, 1]
-        total([z])
-        assert runs == [2, 1, 2, 1, 1]
-        total([y, x])
-        assert runs == [2, 1, 2, 1, 1, 2]
-        total([y, x])
-        assert len(runs) == 6
+        for args in ([x, y], [z, z], [z], [y, x], [y, x]):
+            total(args)
+    assert runs == [2, 1, 2, 1, 2]
     names = [cell.name.rsplit(".")[-1] for cell in cells(recorder)]
     assert names == ["square", "total"] * 2 + ["total"] + ["square", "total"] * 2
     assert [op.primitive.name for op in recorder.ops] == ["sin", "add"] * 4
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_shared_values_given_to_a_function_that_calls_others(twice: bool) -> None:
+    """It is not asked which of them are closed over, unless one is given twice; what it does is the same."""
+
+    @jitbatch
+    def scaled(params: Any, more: Any, xs: Any) -> Any:
+        if len(xs) > 1:
+            return square(scaled(params, more, xs[1:])) * params["w"]
+        return params["w"] * xs[0] - more["v"]
+
+    with recording() as recorder:
+        w, v = inputs(recorder, X, X, shared=True)
+        x, y = inputs(recorder, X, X)
+        params, more = {"w": w}, {"v": w if twice else v}
+        scaled(params, more, [x, y])
+        scaled({"w": v}, more, [x])
+        scaled(params, more, [x, x, y])
+        assert len(list(recorder._known.signatures)) == 2
+    assert [cell.name.rsplit(".")[-1] for cell in cells(recorder)] == [
+        "scaled", "square", "scaled", "scaled", "square", "square",
+    ]  # fmt: skip
+    assert len({cell for cell in cells(recorder) if cell.name.endswith("scaled")}) == 1
 
 
 def test_a_leaf_runs_once_for_each_signature() -> None:
