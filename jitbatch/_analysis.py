@@ -9,8 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
+from jitbatch import _compat
 from jitbatch._concat import Batch, Piece, join, offsets, ranges
 from jitbatch._dedupe import merge_calls
+from jitbatch._flows import Flows, every_flow
 from jitbatch._graph import Graph
 from jitbatch._inputs import PackedInputs, pack_inputs
 from jitbatch._leaves import Inputs
@@ -59,6 +61,13 @@ class Analysis:
             reader=np.arange(len(nodes)).repeat(counts)[inner],
             read=renumber[self.leader[read[inner]]],
         )
+
+    @property
+    def flows(self) -> Flows:
+        """Through which row operands of each type a derivative can pass. Inputs of an outer transformation may have
+        one themselves."""
+        is_traced = any(map(_compat.is_tracer, self.packed.rows.values()))
+        return every_flow(self.types.kinds) if is_traced else self.types.flows
 
     @property
     def first_free_row(self) -> np.ndarray:

@@ -21,6 +21,7 @@ from jitbatch._analysis import Analysis
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
 from jitbatch._errors import VerifyError
+from jitbatch._flows import without_flow
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._schedule import LAYERED, Policy
 from jitbatch._segments import gather, segment_sums
@@ -32,10 +33,12 @@ _kernels = Cache(512)
 
 @dataclass(frozen=True)
 class StepShape:
-    """The static part of a step: the kind of its nodes and how many rows it computes, padding included."""
+    """The static part of a step: the kind of its nodes, how many rows it computes, padding included, and through which
+    row operands a derivative can pass."""
 
     kind: Kind
     width: int
+    flows: tuple[bool, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -70,7 +73,7 @@ class DispatchProgram:
         by_class = dict(zip(self.arenas, arenas, strict=True))
         owned = not any(_compat.is_tracer(a) for a in (*arenas, *shared.values()))
         for step, operands, starts in zip(self.steps, tables.operands, tables.starts, strict=True):
-            kernel = step_kernel(step.kind, owned)
+            kernel = step_kernel(step.kind, step.flows, owned)
             written = tuple(by_class[c] for c in kernel.writes)
             read = tuple(by_class[c] for c in kernel.reads)
             bound = tuple(shared[number] for number in step.kind.binding if number != ROW)
@@ -89,7 +92,7 @@ class DispatchProgram:
 def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
     """Steps by a policy; each step's results in contiguous rows, in the order of the nodes in the batch."""
     tables, problem = analysis.tables, analysis.problem
-    step_of = policy(problem)
+    step_of, flows = policy(problem), analysis.flows
     if verify:
         problem.verify(step_of)
     value_row = analysis.value_row.copy()
@@ -101,7 +104,8 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
     starts: list[np.ndarray] = []
     for begin, end in itertools.pairwise(np.searchsorted(step_of[order], np.arange(step_of.max(initial=-1) + 2))):
         nodes = analysis.nodes[order[begin:end]]
-        kind = analysis.types.kinds[problem.type[order[begin]]]
+        number = problem.type[order[begin]]
+        kind = analysis.types.kinds[number]
         # Padding would repeat effects.
         width = len(nodes) if kind.cell.has_effects else round_up(len(nodes))
         out_starts = []
@@ -110,7 +114,7 @@ def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:
             capacity[out_class] = max(capacity[out_class], next_row[out_class] + width)
             next_row[out_class] += len(nodes)
         analysis.place(value_row, nodes, out_starts)
-        steps.append(StepShape(kind, width))
+        steps.append(StepShape(kind, width, flows[number]))
         members.append(nodes)
         starts.append(np.array(out_starts, np.int32))
     analysis.place_merged(value_row)
@@ -158,7 +162,9 @@ class StepKernel:
         reads, writes: the value classes whose arenas it reads and writes, each once.
     """
 
-    def __init__(self, cell: Cell, is_row: tuple[bool, ...], is_variadic: bool, owned: bool):
+    def __init__(
+        self, cell: Cell, is_row: tuple[bool, ...], flows: tuple[bool, ...], is_variadic: bool, owned: bool
+    ):  # fmt: skip
         in_classes = [_class(aval) for aval, row in zip(cell.in_avals, is_row, strict=True) if row]
         out_classes = [_class(aval) for aval in cell.out_avals]
         self.writes = list(dict.fromkeys(out_classes))
@@ -180,9 +186,11 @@ class StepKernel:
 
             if is_variadic:
                 with cell.scope():
-                    made = [segment_sums(arena(in_classes[0]), operands[0], operands[1], width)]
+                    terms = without_flow(arena(in_classes[0]), *flows)
+                    made = [segment_sums(terms, operands[0], operands[1], width)]
             else:
-                rows = iter([gather(arena(c), index) for c, index in zip(in_classes, operands, strict=True)])
+                read_rows = zip(in_classes, operands, flows, strict=True)
+                rows = iter([without_flow(gather(arena(c), index), flow) for c, index, flow in read_rows])
                 shared = iter(bound)
                 arguments = [next(rows) if row else next(shared) for row in is_row]
                 axes = tuple(0 if row else None for row in is_row)
@@ -202,10 +210,10 @@ class StepKernel:
         return self._call(*args)
 
 
-def step_kernel(kind: Kind, owned: bool) -> StepKernel:
+def step_kernel(kind: Kind, flows: tuple[bool, ...], owned: bool) -> StepKernel:
     is_row = tuple(bound == ROW for bound in kind.binding)
     return _kernels.get_or_make(
-        (kind.cell, is_row, owned), lambda: StepKernel(kind.cell, is_row, kind.is_variadic, owned)
+        (kind.cell, is_row, flows, owned), lambda: StepKernel(kind.cell, is_row, flows, kind.is_variadic, owned)
     )
 
 

@@ -203,7 +203,8 @@ class _Reading:
     def _loop(self, phase: int, shape: Any, table: Any) -> None:
         """Nodes are numbered type by type within a round, so that they come after what they read."""
         rounds = int(shape.round_count(table))
-        counts, ends = np.asarray(table["count"])[:rounds], np.asarray(table["ends"])[:rounds]
+        ends = np.asarray(table["ends"])[:rounds]
+        counts = np.diff(ends[..., 0], axis=0, append=[shape.margin + np.asarray(table["total"])])
         rows = np.diff(ends, axis=-1)[..., ::-1]
         numbers: list[list[np.ndarray]] = [[] for _ in shape.blocks]
         for turn in range(rounds):

@@ -55,6 +55,7 @@ class Lowering:
         self.analysis = analysis
         self.tables = analysis.tables
         self.types = types = analysis.types
+        self.flows = analysis.flows
         self.policy = policy
         self.least = least
         self.static_loops = static_loops
@@ -175,7 +176,7 @@ class Lowering:
             starts_of_outputs.append(self.next_row[out_class])
             self.next_row[out_class] += capacity + 2 * margin
         fitting = tuple(width for width in widths if width <= capacity + 2 * margin)
-        return Block(kind, capacity, tuple(starts_of_outputs), fitting, terms)
+        return Block(kind, capacity, tuple(starts_of_outputs), self.flows[number], fitting, terms)
 
     def _place_loop(self, types: tuple[int, ...]) -> Loop:
         ordered = [self.analysis.nodes[self._ordered(t)] for t in types]
@@ -283,7 +284,6 @@ class Lowering:
         tables: dict[str, Any] = {
             "rounds": np.array(rounds_count, np.int32),
             "ends": np.concatenate([first[..., None], rows_of_chunks], axis=-1).cumsum(axis=-1, dtype=np.int32),
-            "count": counts.astype(np.int32),
             "total": counts.sum(axis=0, dtype=np.int32),
             "operands": tuple(operand_tables),
             "edge_of_row": tuple(one.edge_of_row for one in edge_tables),
@@ -313,8 +313,8 @@ class Lowering:
             rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
             table = np.ascontiguousarray(_extended(rows, margin, 2 * margin + block.capacity).T)
             return table, tuple(
-                edges.add_operand(arena, row, block.capacity) if is_float(aval) else -1
-                for arena, row, aval in zip(reads, rows, avals, strict=True)
+                edges.add_operand(arena, row, block.capacity) if is_float(aval) and flows else -1
+                for arena, row, aval, flows in zip(reads, rows, avals, block.flows, strict=True)
             )
         terms, arity = self.analysis.terms(nodes, self.value_row)
         room = 2 * margin + block.capacity
@@ -323,7 +323,7 @@ class Lowering:
             "first": _filled(arity.cumsum() - arity, room, 0, margin),
             "count": _filled(arity, room, 0, margin),
         }
-        has_edges = is_float(avals[0])
+        has_edges = is_float(avals[0]) and block.flows[0]
         return table, (edges.add_sum(reads[0], terms, arity, block.capacity, block.terms) if has_edges else -1,)
 
 

@@ -21,6 +21,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._cut import cut_cell
+from jitbatch._flows import without_flow
 from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._segments import gather, segment_sums
 from jitbatch._sizes import Sizes
@@ -100,8 +101,10 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
     block = shape.block
     kind = block.kind
     if kind.is_variadic:
-        return [segment_sums(arenas[shape.reads[0]], table["terms"], table["segments"], block.capacity)]
-    read = [gather(arenas[arena], rows) for arena, rows in zip(shape.reads, table["operands"], strict=True)]
+        arena = without_flow(arenas[shape.reads[0]], *block.flows)
+        return [segment_sums(arena, table["terms"], table["segments"], block.capacity)]
+    operands = zip(shape.reads, table["operands"], block.flows, strict=True)
+    read = [without_flow(gather(arenas[arena], rows), flows) for arena, rows, flows in operands]
     bound = [shared[number] for number in kind.binding if number != ROW]
 
     def compute(read: list[Any], bound: list[Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from jitbatch import _varying
 from jitbatch._compat import is_float
 from jitbatch._cut import cut_cell
 from jitbatch._derivative import with_rule
+from jitbatch._flows import without_flow
 from jitbatch._pairs import PAIR_WIDTH
 from jitbatch._segments import chunk_sums, gather, scatter_sums
 from jitbatch._tables import ROW, Kind
@@ -38,6 +39,7 @@ class Block:
         kind: what they compute.
         capacity: room for how many.
         starts: where the block of each output begins in its arena.
+        flows: through which row operands a derivative can pass.
         widths: of a loop, the widths that chunks can have.
         terms: of sums, room for how many terms.
         longest: of sums in a loop with static trip counts, room for how many terms a sum.
@@ -46,6 +48,7 @@ class Block:
     kind: Kind
     capacity: int
     starts: tuple[int, ...]
+    flows: tuple[bool, ...]
     widths: tuple[int, ...] = ()
     terms: int = 0
     longest: int = 0
@@ -91,8 +94,8 @@ class LoopShape:
         return self.rounds if self.is_static else tables["rounds"]
 
     def over_chunks(self, number: int, ends: Any, r: Any, chunk: Callable[..., Any], carry: Any, sign: int = 1) -> Any:
-        """Run `chunk(width, position, carry)` for the chunks of a type in a round, the widest first: at first where those of
-        each width begin, then `sign * width` further, up to where they end.
+        """Run `chunk(width, position, carry)` for the chunks of a type in a round, the widest first. The position of a
+        chunk is where the one before it has ended; they ascend, or descend where the sign is negative.
 
         Args:
             ends: int [rounds, types, 1 + widths]; where the first chunk begins, and where those of each width end.
@@ -151,7 +154,8 @@ def _cut(block: Block) -> Any:
 
 def _operands(shape: LoopShape, number: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
     index = part(tables["operands"][number], start, width)
-    return [gather(arenas[arena], index[:, slot]) for slot, arena in enumerate(shape.reads[number])]
+    read = zip(shape.reads[number], shape.blocks[number].flows, strict=True)
+    return [without_flow(gather(arenas[arena], index[:, slot]), flows) for slot, (arena, flows) in enumerate(read)]
 
 
 def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any], save: bool) -> tuple[Any, Any]:
@@ -169,7 +173,7 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
             table = tables["operands"][number]
             first_term, count = part(table["first"], start, width), part(table["count"], start, width)
             longest = block.longest if shape.is_static else jnp.max(count)
-            value = chunk_sums(arenas[read], table["terms"], first_term, count, longest)
+            value = chunk_sums(without_flow(arenas[read], *block.flows), table["terms"], first_term, count, longest)
             arenas[write] = put(arenas[write], value, block.starts[0] + start)
             return tuple(arenas), tuple(saved)
         rows = _operands(shape, number, arenas, tables, start, width)
@@ -213,8 +217,9 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
     axes = _varying.axes_of(tables)
     margin = shape.margin
     # Chunks of the same widths, from the end of each round to its beginning.
-    begins = tables["ends"][..., :1]
-    ends = 2 * begins + tables["count"][..., None] - tables["ends"]
+    begins = tables["ends"][..., 0]
+    after = jnp.append(begins[1:], margin + tables["total"][None], axis=0)
+    ends = (begins + after)[..., None] - tables["ends"]
     edges = tuple(
         jnp.zeros((rows + pairs, *arena.shape[1:]), arena.dtype) if rows else None
         for arena, rows, pairs in zip(arenas, shape.edge_rows, shape.pair_rows, strict=True)
@@ -278,7 +283,7 @@ def _backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, A
         for tap, place in zip(taps[number], cut.saved_place, strict=True):
             if place is not None:
                 own_saved[place] = part(tap, start, width)
-        flows = [is_float(var.aval) for var in cut.row_vars]
+        flows = [begin >= 0 for begin in shape.edges[number]]
         zeros = _varying.cast([jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals], axes)
 
         def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:

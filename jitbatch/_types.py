@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitbatch._canonical import Cell, widest
+from jitbatch._flows import Feed, Flows, find_flows
 from jitbatch._graph import Graph
 from jitbatch._phases import find_phases
 from jitbatch._split import Made, Operand, Slot, split_cell
@@ -83,6 +84,7 @@ class Types:
         origins: where each type comes from.
         phases: the types of each phase, and whether it is a loop.
         edges: which types read which.
+        flows: through which row operands of each type a derivative can pass, if inputs are constants.
         exemplars: some graphs, at least one, that between them have everything in the profile.
         is_split: whether cells in loops were split.
         recipes: what the nodes of each kind in the profile become.
@@ -97,6 +99,7 @@ class Types:
     origins: tuple[Origin, ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
     edges: frozenset[tuple[int, int]]
+    flows: Flows
     exemplars: tuple[Graph, ...]
     is_split: bool
     recipes: dict[int, Recipe]
@@ -152,12 +155,15 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
             origins.setdefault(part.kind, origin)
     numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
     place = {number: t for t, number in enumerate(numbers)}
-    pairs = _part_edges(recipes, edges, place)
+    feeds = _feeds(recipes, edges, place)
+    pairs = {(feed.read, feed.reader) for feed in feeds}
+    kinds = tuple(tables.kinds[number] for number in numbers)
+    from_shared = _from_shared(profile, kind_of, recipes, place, tables)
     of_kind = np.full(len(tables.kinds), -1)
     of_kind[numbers] = np.arange(len(numbers))
     return Types(
         profile=profile,
-        kinds=tuple(tables.kinds[number] for number in numbers),
+        kinds=kinds,
         of_kind=of_kind,
         made=np.array([len(tables.kind_classes[number]) for number in numbers], np.int64),
         reads=tuple(_classes_read(tables.kinds[number], tables) for number in numbers),
@@ -165,6 +171,7 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
         origins=tuple(origins[number] for number in numbers),
         phases=tuple(find_phases(len(numbers), pairs)),
         edges=frozenset(pairs),
+        flows=find_flows(kinds, feeds, from_shared, tables),
         exemplars=_exemplars(graphs),
         is_split=split,
         recipes={
@@ -248,16 +255,36 @@ def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables
     return Recipe(tuple(parts), split.outputs)
 
 
-def _part_edges(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[int, int]) -> set[tuple[int, int]]:
-    """Which types read which."""
-    pairs: set[tuple[int, int]] = set()
+def _feeds(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[int, int]) -> set[Feed]:
+    """What the types read of each other."""
+    feeds: set[Feed] = set()
     for recipe in recipes.values():
         for part in recipe.parts:
-            made = [operand.part for operand in part.operands if isinstance(operand, Made)]
-            pairs.update((place[recipe.parts[p].kind], place[part.kind]) for p in made)
+            for row, operand in enumerate(part.operands):
+                if isinstance(operand, Made):
+                    read = recipe.parts[operand.part].kind
+                    feeds.add(Feed(place[read], operand.output, place[part.kind], row))
     for edge in edges:
-        source = recipes[edge.read].parts[recipes[edge.read].outputs[edge.output].part].kind
+        made = recipes[edge.read].outputs[edge.output]
+        read = recipes[edge.read].parts[made.part].kind
         for part in recipes[edge.reader].parts:
-            if Operand(edge.slot) in part.operands:
-                pairs.add((place[source], place[part.kind]))
-    return pairs
+            for row, operand in enumerate(part.operands):
+                if operand == Operand(edge.slot):
+                    feeds.add(Feed(place[read], made.output, place[part.kind], row))
+    return feeds
+
+
+def _from_shared(
+    profile: Profile, kind_of: dict[int, Kind], recipes: dict[Kind, Recipe], place: dict[int, int], tables: Tables
+) -> set[tuple[int, int]]:
+    """Types and row operands that shared values may be given as: where a kind that became a type has one, and, if the
+    samples need any as rows, the terms of sums."""
+    found: set[tuple[int, int]] = set()
+    for number, kind in kind_of.items():
+        slots = {slot for slot, bound in enumerate(tables.kinds[number].binding) if bound != ROW}
+        for part in recipes[kind].parts:
+            for row, operand in enumerate(part.operands):
+                is_shared = isinstance(operand, Operand) and operand.slot in slots
+                if is_shared or (kind.is_variadic and profile.shared):
+                    found.add((place[part.kind], row))
+    return found

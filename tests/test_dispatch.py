@@ -25,7 +25,7 @@ def cell(w: Any, x: Any) -> Any:
 def kernels(plan: Any) -> list[StepKernel]:
     made = []
     for step in plan.static.program.steps:
-        made.append(step_kernel(step.kind, True))
+        made.append(step_kernel(step.kind, step.flows, True))
     return made
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitbatch import Plan, jitbatch
-from jitbatch._dispatch import StepShape, verify_plan
+from jitbatch._dispatch import verify_plan
 from jitbatch._errors import PlanError, VerifyError
 from jitbatch._lowering import ArenaShape, round_up
 
@@ -212,7 +212,7 @@ BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     ),
     "a width is wrong": (
         "step 0 has a row for each operand",
-        lambda p: with_steps(p, with_first(p.static.program.steps, StepShape(p.static.program.steps[0].kind, 4))),
+        lambda p: with_steps(p, with_first(p.static.program.steps, replace(p.static.program.steps[0], width=4))),
     ),
     "a row is read too early": (
         "operands of step 0 are written before",
