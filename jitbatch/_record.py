@@ -117,6 +117,7 @@ class Recorder(_compat.Trace):
 
     def index(self, value: Value, index: int | range) -> Value:
         """`value[index]` along axis 0. An element or slice of a slice is one of what was sliced."""
+        self.check_seen((value,))
         while isinstance(value.source, Op) and isinstance(value.source.index, range):
             index, value = within(value.source.index, index), value.source.inputs[0]
         length = None
@@ -126,7 +127,7 @@ class Recorder(_compat.Trace):
                 return element
         else:
             length = len(index)
-        op = self._op([value])
+        op = Op([value], self._scope, len(self.kinds), self._sites.here())
         op.index = index
         op.outputs = [Value(self, *self.tables.element_aval(value.aval_number, length), op)]
         self.numbers.place(op)
@@ -360,7 +361,7 @@ class Recorder(_compat.Trace):
         returned = {leaf.row for leaf in leaves if type(leaf) is Value}
         self._hidden |= dict.fromkeys([row for row in seen if row is not None and row not in returned], fun)
         if self._scope:
-            self._exposed += returned
+            self._exposed += [row for row in seen if row in returned]
 
     def check_seen(self, values: Sequence[Any]) -> None:
         """Raise if a value was made in a call that has ended, and was not returned."""

@@ -290,14 +290,39 @@ def test_what_is_returned_or_given_can_be_used_later() -> None:
         hidden = Hidden(h - x)
         return x, y, h, inner(params, h), more, hidden
 
+    @jitbatch
+    def pairs(params: Any, x: Any) -> Any:
+        both = jnp.stack([join(params, x, x), x, x])
+        return both[1:], both[::2]
+
     def fun(params: Any, x: Any) -> Any:
         y = x + 1
         total = y
         for _ in range(3):
             a, b, h, (c, d, more), given, hidden = outer(params, y)
             total = total + a + b + h + c + d + more["x"][0] + given["x"][0] + y + hidden.value
+            rest, ends = pairs(params, y)
+            total = total + rest[0] + rest[1:][0] + ends[1]
             y = join(params, y, total)
         return total + y
+
+    samples = [leaf_vector(1), leaf_vector(2)]
+    np.testing.assert_allclose(jitbatch(fun).batch(PARAMS, samples), in_turn(fun, PARAMS, samples), rtol=1e-5)
+
+
+def test_what_is_closed_over_and_returned_can_be_used_later() -> None:
+    def fun(params: Any, x: Any) -> Any:
+        y = x + 1
+
+        @jitbatch
+        def inner(params: Any, z: Any) -> Any:
+            return y, join(params, z, y)
+
+        @jitbatch
+        def outer(params: Any, z: Any) -> Any:
+            return join(params, inner(params, z)[1], z)
+
+        return outer(params, x) + outer(params, y) + y
 
     samples = [leaf_vector(1), leaf_vector(2)]
     np.testing.assert_allclose(jitbatch(fun).batch(PARAMS, samples), in_turn(fun, PARAMS, samples), rtol=1e-5)
