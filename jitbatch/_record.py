@@ -165,7 +165,9 @@ class Recorder(_compat.Trace):
         if self._opens_jits and primitive is _compat.jit_p and _compat.is_users_jit(params):
             closed = params["jaxpr"]
             with _compat.set_current_trace(self):
-                return _compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
+                outputs = _compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
+            # A number that is handed through is of a class of JAX's own.
+            return [value if is_array(value) else self.stage_value(value) for value in outputs]
         out_avals, effects = self._known.abstract.evaluate(primitive, tracers, params)
         op = self._op(tracers)
         op.primitive, op.params, op.effects = primitive, params, effects

@@ -253,3 +253,10 @@ def test_operations_know_what_they_are() -> None:
     make: Callable[..., Op] = Op
     op = make([], 0, 0)
     assert (op.primitive, op.cell, op.index, op.is_users_jit) == (None, None, None, False)
+
+
+@pytest.mark.parametrize("granularity", ["subgraph", "op", "graph"])
+def test_a_number_that_a_jitted_function_hands_through(granularity: str) -> None:
+    fun = jitbatch(lambda w, x: jax.jit(lambda a, b, c: (a, b, c))(x * w, 2.5, 3), granularity=granularity)
+    first, second, third = fun.batch(2.0, [1.0, 4.0])
+    assert (first.tolist(), second.tolist(), third.tolist()) == ([2, 8], [2.5, 2.5], [3, 3])
