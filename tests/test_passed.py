@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 from test_record import X, inputs, recording
+from test_templates import State, Swapped
 
 from jitbatch import Static, jitbatch
 from jitbatch._errors import ArgumentError, MutationError
@@ -44,34 +44,19 @@ def test_forms_say_what_a_call_depends_on() -> None:
             assert recorder.passed.flatten(one).form == recorder.passed.flatten(other).form
 
 
-class Named(NamedTuple):
-    a: Any
-    b: Any
-
-
-class Swapped(NamedTuple):
-    a: Any
-    b: Any
-
-
-jax.tree_util.register_pytree_node(
-    Swapped, lambda s: ((s.b, s.a), None), lambda _, leaves: Swapped(leaves[1], leaves[0])
-)
-
-
 def test_named_tuples_of_rows_are_looked_up_by_class_and_forms() -> None:
     with recording() as recorder:
         (w,) = inputs(recorder, X, shared=True)
         x, y, z = inputs(recorder, X, X, jnp.ones(3))
-        for kind, rows in ((Named, [x.row, z.row]), (Swapped, [z.row, x.row])):
+        for kind, rows in ((State, [x.row, z.row]), (Swapped, [z.row, x.row])):
             for _ in range(2):
                 flat = recorder.passed.flatten(kind(x, z))
                 assert flat.rows == rows
             assert flat.form == recorder.passed.flatten(kind(y, z)).form
             assert len({recorder.passed.flatten(kind(*one)).form for one in ((x, z), (z, x), (x, x), (x, w))}) == 4
-        assert {kind for kind, *_ in recorder.tables.tuple_forms} == {Named}
-        assert recorder.passed.flatten(Named(w, w)).is_shared
-        assert recorder.passed.flatten(Named(x, (y, z))).rows == [x.row, y.row, z.row]
+        assert {kind for kind, *_ in recorder.tables.tuple_forms} == {State}
+        assert recorder.passed.flatten(State(w, w)).is_shared
+        assert recorder.passed.flatten(State(x, (y, z))).rows == [x.row, y.row, z.row]
 
 
 def test_what_a_call_returned_is_looked_up() -> None:
