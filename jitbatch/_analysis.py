@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from jitbatch import _compat
-from jitbatch._concat import Batch, Piece, join, offsets, ranges
+from jitbatch._arrays import offsets, ranges
+from jitbatch._concat import Batch, Piece, join
 from jitbatch._dedupe import merge_calls
 from jitbatch._flows import Flows, every_flow
 from jitbatch._graph import Graph

@@ -1,7 +1,7 @@
-"""From a recording to a graph.
+"""From what was recorded to nodes.
 
-Nodes are integers already. Sums are found among the bare operations, and what remains of these is grouped into cells,
-each a further node; what nothing needs is dropped; the rest is numbering.
+Most are integers already. Sums are found among the bare operations, and what remains of these is grouped into cells,
+each a further node; what nothing needs is dropped. The rest is numbering (see `_numbering`).
 """
 
 import bisect
@@ -11,11 +11,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jitbatch._canonical import SumCell
-from jitbatch._graph import Graph
 from jitbatch._group import group_operations
+from jitbatch._numbering import Recording
 from jitbatch._record import Recorder
 from jitbatch._rows import BARE, Numbers
 from jitbatch._sums import gather_sums
@@ -33,8 +32,8 @@ class Node(NamedTuple):
     made: Sequence[int]
 
 
-def build_graph(recorder: Recorder, result: Any) -> Graph:
-    """The graph of a recorded sample whose function returned `result`."""
+def build(recorder: Recorder, result: Any, structure: Any) -> Recording:
+    """What a recorded sample of some structure computes, whose function returned `result`."""
     check_result(result, recorder.sample)
     leaves, out_tree = jax.tree.flatten(result)
     numbers, tables = recorder.numbers, recorder.tables
@@ -49,32 +48,19 @@ def build_graph(recorder: Recorder, result: Any) -> Graph:
         outputs = list(map(numbers.actual, outputs))
     if not nodes.are_all_read(outputs):
         nodes = nodes.needed(outputs)
-
-    # What is given, in the order in which it is read first, inputs before shared values.
-    given = [row for row in dict.fromkeys((*nodes.operands, *outputs)) if row < 0]
-    entries = [numbers.given[-1 - row] for row in given]
-    shared = [row for row, (leaf, *_) in zip(given, entries, strict=True) if leaf < 0]
-    if shared:
-        given = [row for row, (leaf, *_) in zip(given, entries, strict=True) if leaf >= 0] + shared
-        entries = [numbers.given[-1 - row] for row in given]
-    value = dict(zip((*given, *nodes.made), itertools.count()))
-    classes = [numbers.given_class[-1 - row] for row in given]
-    for one in nodes.kinds:
-        classes += tables.kind_classes[one]
-    table = np.array(entries, np.int32).reshape(-1, 3)
-    inputs = len(given) - len(shared)
-    return Graph(
-        tables=tables,
+    return Recording(
+        kinds=nodes.kinds,
+        counts=nodes.counts,
+        operands=nodes.operands,
+        made=nodes.made,
+        outputs=outputs,
+        numbered=(numbers.made, numbers.bare),
+        given=numbers.given,
+        given_class=numbers.given_class,
         leaf_shapes=tuple([aval.shape for aval in numbers.leaf_avals]),
         constants=tuple(numbers.constants),
-        inputs=table[:inputs],
-        shared_rows=table[inputs:, 1],
-        kind=np.array(nodes.kinds, np.int32),
-        operand_start=np.array(list(itertools.accumulate(nodes.counts, initial=0)), np.int32),
-        operands=np.array([value[row] for row in nodes.operands], np.int32),
-        value_class=np.array(classes, np.int32),
-        outputs=np.array([value[row] for row in outputs], np.int32),
         out_tree=out_tree,
+        structure=structure,
     )
 
 
@@ -113,12 +99,12 @@ class Nodes:
     def are_all_read(self, outputs: Sequence[int]) -> bool:
         """Whether something of each node is read: then what reads it is needed, for the same reason, up to the
         outputs."""
-        read = {*self.operands, *outputs}
-        unread = [place for place, row in enumerate(self.made) if row not in read]
+        classes = self.tables.kind_classes
+        unread = set(self.made).difference(self.operands, outputs)
         if not unread:
-            return self.firsts[-1] >= len(self.kinds)  # nodes that make nothing have effects
-        nodes = {bisect.bisect_right(self.firsts, place) - 1 for place in unread}
-        return not any(read.isdisjoint(self.makes(node)) for node in nodes)
+            return all(map(classes.__getitem__, set(self.kinds)))  # nodes that make nothing have effects
+        nodes = {bisect.bisect_right(self.firsts, place) - 1 for place, row in enumerate(self.made) if row in unread}
+        return not any(unread.issuperset(self.makes(node)) for node in nodes)
 
     def needed(self, outputs: Sequence[int]) -> "Nodes":
         """The nodes that the outputs need, or that have effects."""

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jitbatch._arrays import offsets, ranges
 from jitbatch._leaves import InputRows
 from jitbatch._shapes import Shapes
 
@@ -132,15 +133,3 @@ def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
         shared_numbers=np.concatenate([piece.shared for piece in pieces]),
         outputs=outputs,
     )
-
-
-def offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
-
-
-def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`starts[0], starts[0] + 1, ... (counts[0] of them), starts[1], ...`"""
-    ends = counts.cumsum()
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)

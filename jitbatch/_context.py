@@ -5,7 +5,6 @@ import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,11 +12,12 @@ import jax
 from jitbatch import _compat
 from jitbatch._arguments import Arguments
 from jitbatch._auto import Chooser
-from jitbatch._build import build_graph
+from jitbatch._build import build
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
 from jitbatch._errors import JitbatchError, mutation_error
 from jitbatch._graph import Graph
+from jitbatch._numbering import Recording, number
 from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
@@ -198,29 +198,44 @@ class Context:
 
     def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
         """The graphs of samples, recorded where their structures are new."""
-        graphs = [None if one.recorded is None else one.recorded[0] for one in structures]
+        graphs: list[Any] = [None if one.recorded is None else one.recorded[0] for one in structures]
         self.graphs.count_hits(len(graphs) - graphs.count(None))
-        known = zip(structures, graphs, strict=True)
-        return [graph or self.graph(one, i, shared, arguments) for i, (one, graph) in enumerate(known)]
+        missing = [place for place, graph in enumerate(graphs) if graph is None]
+        new: dict[Any, Recording] = {}
+        for place in missing:
+            structure = structures[place]
+            graphs[place] = self.graphs.get(structure.key)
+            if graphs[place] is None and structure.key not in new:
+                with without_collections():
+                    new[structure.key] = self._record(structure, place, shared, arguments)
+        made = dict(zip(new, self._numbered(list(new.values())), strict=True)) if new else {}
+        for place in missing:
+            graphs[place] = graphs[place] or made[structures[place].key]
+            self._remember(structures[place], graphs[place])
+        return graphs
 
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
         """The graph of a sample, recorded if its structure is new."""
-        found = self.graphs.get(structure.key)
-        if found is None:
-            with without_collections():
-                found = self._record(structure, index, shared, arguments)
-            found = replace(found, structure=structure.key)
-            if verify:
-                found.verify()
-            found = self.graphs.put(structure.key, found)
+        (graph,) = self.graphs_of([structure], shared, arguments)
+        return graph
+
+    def _numbered(self, recordings: Sequence[Recording]) -> list[Graph]:
+        """The graphs of recordings, which are kept."""
+        graphs = number(recordings, self.tables)
+        if verify:
+            for graph in graphs:
+                graph.verify()
+        return [self.graphs.put(graph.structure, graph) for graph in graphs]
+
+    def _remember(self, structure: Structure, graph: Graph) -> None:
+        """Keep a sample with its graph, if it cannot change."""
         if cannot_change(structure.sample):
-            structure.key = found.structure  # equal, and one object for all samples
-            structure.recorded = found, found.input_rows.packed(structure.leaves)
+            structure.key = graph.structure  # equal, and one object for all samples
+            structure.recorded = graph, graph.input_rows.packed(structure.leaves)
             self.samples.discard(identity(structure.sample))
             self.samples.put(identity(structure.sample), structure, structure.mark)
-        return found
 
-    def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
+    def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Recording:
         name = f"sample {index} of {describe_function(self.fun)}"
         recorder = Recorder(
             self.tables, self.known, self.granularity, Context._record.__code__, name, self.may_close_over_tracers
@@ -247,7 +262,7 @@ class Context:
             finally:
                 recorder.invalidate()
             recorder.passed.check_unchanged()
-            return build_graph(recorder, result)
+            return build(recorder, result, structure.key)
         finally:
             recorder.release()
 

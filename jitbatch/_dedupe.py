@@ -8,7 +8,8 @@ import itertools
 
 import numpy as np
 
-from jitbatch._concat import Batch, offsets, ranges
+from jitbatch._arrays import offsets, ranges
+from jitbatch._concat import Batch
 from jitbatch._shapes import digests, mixed
 
 

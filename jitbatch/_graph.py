@@ -14,7 +14,7 @@ import numpy as np
 from jitbatch._errors import VerifyError
 from jitbatch._items import Items, split_items
 from jitbatch._layers import find_layers
-from jitbatch._leaves import InputRows, find_input_rows
+from jitbatch._leaves import InputRows
 from jitbatch._tables import ROW, Tables
 
 
@@ -38,6 +38,10 @@ class Graph:
         value_class: int32 [values]; the class of each value.
         outputs: int32; the values that are the leaves of the sample's result.
         out_tree: their tree.
+        level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
+        node_values: int32 [nodes + 1]; node i makes the values `node_values[i]` up to `node_values[i + 1]`.
+        kinds_present, edges_present: the numbers of the kinds of node and of the edges between them, each once.
+        input_rows: which leaves of a sample are used, and where the inputs are among their rows.
         structure: the structure of the sample that was recorded (see `_structure`).
         typed: what the graph looks like in terms of the types of some batches (see `_typed`).
     """
@@ -53,6 +57,11 @@ class Graph:
     value_class: np.ndarray
     outputs: np.ndarray
     out_tree: Any
+    level: np.ndarray
+    node_values: np.ndarray
+    kinds_present: np.ndarray
+    edges_present: np.ndarray
+    input_rows: InputRows
     structure: Any = field(default=None, repr=False)
     typed: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -60,32 +69,15 @@ class Graph:
     def node_count(self) -> int:
         return len(self.kind)
 
-    @cached_property
+    @property
     def first_node_value(self) -> int:
-        return len(self.inputs) + len(self.shared_rows)
-
-    @cached_property
-    def node_values(self) -> np.ndarray:
-        """int32 [nodes + 1]; node i has the values `node_values[i]` up to `node_values[i + 1]`."""
-        values = np.empty(self.node_count + 1, np.int32)
-        values[0] = self.first_node_value
-        values[1:] = self.tables.makes[self.kind]
-        return values.cumsum(dtype=np.int32)
+        return int(self.node_values[0])
 
     @cached_property
     def producer(self) -> np.ndarray:
         """int32 [values]; the node that makes each value, -1 for inputs and shared values."""
         nodes = np.repeat(np.arange(self.node_count, dtype=np.int32), np.diff(self.node_values))
         return np.concatenate([np.full(self.first_node_value, -1, np.int32), nodes])
-
-    @cached_property
-    def level(self) -> np.ndarray:
-        """int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read."""
-        return levels_of(self.producer, self.operand_start, self.operands)
-
-    @cached_property
-    def kinds_present(self) -> np.ndarray:
-        return np.unique(self.kind)
 
     @cached_property
     def kind_sizes(self) -> np.ndarray:
@@ -97,33 +89,6 @@ class Graph:
         layers = np.zeros(len(present), np.int64)
         np.maximum.at(layers, kind, layer + 1)
         return np.stack([counts, layers])
-
-    @cached_property
-    def edges_present(self) -> np.ndarray:
-        """The numbers of the edges between kinds of node, each once."""
-        kinds = self.kind.tolist()
-        ends = {kind: self.tables.ends(kind) for kind in set(kinds)}
-        # Of each value its kind of node and which output it is; of each operand its kind of node and which row it is.
-        made: list[Any] = [None] * self.first_node_value
-        made += itertools.chain.from_iterable([ends[kind][0] for kind in kinds])
-        rows = [ends[kind][1] for kind in kinds]
-        variadic = {kind for kind in ends if self.tables.kinds[kind].is_variadic}
-        if variadic:  # all terms of a sum are the same
-            for node in [node for node, kind in enumerate(kinds) if kind in variadic]:
-                rows[node] = rows[node] * int(self.operand_start[node + 1] - self.operand_start[node])
-        readers = itertools.chain.from_iterable(rows)
-        pairs = {*zip(map(made.__getitem__, self.operands.tolist()), readers, strict=True)}
-        numbers = [self.tables.edge_number(read, reader) for read, reader in pairs if read is not None]
-        return np.array(sorted(numbers), np.int64)
-
-    @cached_property
-    def input_rows(self) -> InputRows:
-        """Which leaves of a sample are used, and where the inputs are among their rows."""
-        classes = self.tables.classes
-        return find_input_rows(
-            self.inputs, self.value_class[: len(self.inputs)], lambda number: classes[number].dtype, self.leaf_shapes,
-            self.constants,
-        )  # fmt: skip
 
     @cached_property
     def out_classes(self) -> tuple[int, ...]:
@@ -145,6 +110,8 @@ class Graph:
         check(len(self.operand_start) == nodes + 1, "one entry a node")
         check(self.operand_start[0] == 0 and self.operand_start[-1] == len(self.operands), "operands are covered")
         check(np.all((self.kind >= 0) & (self.kind < len(tables.kinds))), "kinds exist")
+        given, made = len(self.inputs) + len(self.shared_rows), [len(tables.kind_classes[kind]) for kind in self.kind]
+        check(self.node_values.tolist() == list(itertools.accumulate(made, initial=given)), "values are those of nodes")
         check(len(self.value_class) == self.node_values[-1], "every value has a class")
         check(np.all((self.shared_rows >= 0) & (self.shared_rows < len(tables.shared))), "shared rows exist")
         check(np.all((self.outputs >= 0) & (self.outputs < len(self.value_class))), "outputs are values")
@@ -182,17 +149,3 @@ class Graph:
             lines.append(f"  {made} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
         result = ", ".join(name(value) for value in self.outputs)
         return "\n".join([f"graph of {self.node_count} nodes", *lines, f"  return {result}"])
-
-
-def levels_of(producer: np.ndarray, operand_start: np.ndarray, operands: np.ndarray) -> np.ndarray:
-    """The level of each node of a graph in topological order."""
-    nodes = len(operand_start) - 1
-    read = producer[operands]
-    inner = read >= 0
-    reader = np.repeat(np.arange(nodes), np.diff(operand_start))[inner]
-    level = [0] * nodes
-    for node, other in zip(reader.tolist(), read[inner].tolist(), strict=True):
-        above = level[other] + 1
-        if above > level[node]:
-            level[node] = above
-    return np.array(level, np.int32)

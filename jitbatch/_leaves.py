@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jitbatch._arrays import cut
 from jitbatch._values import NUMBERS
 
 Inputs: TypeAlias = Sequence[tuple[int, Sequence[Any]]]
@@ -53,27 +54,50 @@ def numbers_together(leaves: Sequence[Any], dtype: Any) -> Iterator[Any]:
 
 
 def find_input_rows(
-    inputs: np.ndarray, input_class: np.ndarray, dtypes: Callable[[int], Any], leaf_shapes: Sequence[tuple[int, ...]],
-    constants: tuple[Any, ...],
-) -> InputRows:  # fmt: skip
-    """The rows of a graph's inputs (see `Graph.inputs`); a leaf is used with all its rows, or not at all."""
-    start: dict[tuple[int, int], int] = {}  # of a leaf whose first axes are indexed, the first of its rows
-    members: dict[int, list[int]] = {}
-    counts: dict[int, int] = {}
-    rows = []
-    for (leaf, depth, row), number in zip(inputs.tolist(), input_class.tolist(), strict=True):
-        first = start.get((leaf, depth))
-        if first is None:
-            first = start[leaf, depth] = counts.get(number, 0)
-            counts[number] = first + math.prod(leaf_shapes[leaf][:depth])
-            members.setdefault(number, []).append(leaf)
-        rows.append(first + row)
-    return InputRows(
-        of_input=np.array([input_class, rows], np.int64).reshape(2, -1),
-        counts=np.array([list(counts), list(counts.values())], np.int64).reshape(2, -1),
-        takes=tuple((number, dtypes(number), _taking(leaves)) for number, leaves in members.items()),
-        constants=constants,
-    )
+    graph: np.ndarray, inputs: np.ndarray, input_class: np.ndarray, dtypes: Sequence[Any],
+    leaf_shapes: Sequence[Sequence[tuple[int, ...]]], constants: Sequence[tuple[Any, ...]],
+) -> list[InputRows]:  # fmt: skip
+    """The rows of the inputs of some graphs; a leaf is used with all its rows, or not at all.
+
+    Args:
+        graph: int [inputs]; the graph of each, ascending.
+        inputs: int [inputs, 3]; see `Graph.inputs`.
+        input_class: int [inputs].
+        dtypes: those of all classes.
+        leaf_shapes, constants: of each graph.
+    """
+    many = len(leaf_shapes)
+    leaf, depth, row = inputs.T
+    # The leaves that are used, with their first axes indexed or not: of a graph and class in the order of inputs.
+    bounds = int(leaf.max(initial=0)) + 1, int(depth.max(initial=0)) + 1
+    _, first, which = np.unique((graph * bounds[0] + leaf) * bounds[1] + depth, return_index=True, return_inverse=True)
+    order = np.lexsort((first, input_class[first], graph[first]))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    first = first[order]
+    graph_of, class_of, leaf_of, depth_of = graph[first], input_class[first], leaf[first], depth[first]
+    rows = np.ones(len(first), np.int64)
+    for at in np.flatnonzero(depth_of):
+        rows[at] = math.prod(leaf_shapes[graph_of[at]][leaf_of[at]][: depth_of[at]])
+
+    begins = np.flatnonzero(np.diff(graph_of * len(dtypes) + class_of, prepend=-1))  # of a graph and class
+    before = rows.cumsum() - rows
+    start = before - before[begins].repeat(np.diff(begins, append=len(first)))
+    of_input = np.stack([input_class, start[place[which]] + row])
+    counts = np.stack([class_of[begins], np.add.reduceat(rows, begins) if len(begins) else rows])
+    leaves, ends = leaf_of.tolist(), [*begins[1:].tolist(), len(first)]
+    takes = [
+        (number, dtypes[number], _taking(leaves[begin:end]))
+        for number, begin, end in zip(class_of[begins].tolist(), begins.tolist(), ends, strict=False)
+    ]
+    classes_of = np.bincount(graph_of[begins], minlength=many)
+    last = classes_of.cumsum().tolist()
+    return [
+        InputRows(own, own_counts, tuple(takes[end - len(own_counts[0]) : end]), own_constants)
+        for own, own_counts, end, own_constants in zip(
+            cut(of_input, np.bincount(graph, minlength=many)), cut(counts, classes_of), last, constants, strict=True
+        )
+    ]
 
 
 def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jitbatch._concat import ranges
+from jitbatch._arrays import ranges
 
 PAIR_WIDTH = 32
 """How many pairs of edge rows are summed at once."""

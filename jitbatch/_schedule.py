@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from jitbatch._concat import ranges
+from jitbatch._arrays import ranges
 from jitbatch._errors import VerifyError
 from jitbatch._known import known_costs
 from jitbatch._layers import find_layers, find_needs, order_layers

@@ -6,7 +6,7 @@ without translating anything.
 
 import hashlib
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -97,6 +97,24 @@ class Edge(NamedTuple):
     slot: int
 
 
+class Ends(NamedTuple):
+    """The ends of edges at nodes of every kind, one kind after the other: outputs, and slots that are rows.
+
+    Attributes:
+        outputs, slots: int [kinds]; how many a kind has.
+        first_output, first_slot: int [kinds]; where those of a kind begin.
+        out_class: int; the value class of each output.
+        is_variadic: bool [kinds]; whether all rows that a node reads are in one slot.
+    """
+
+    outputs: np.ndarray
+    first_output: np.ndarray
+    out_class: np.ndarray
+    slots: np.ndarray
+    first_slot: np.ndarray
+    is_variadic: np.ndarray
+
+
 Entry = TypeVar("Entry")
 
 
@@ -134,6 +152,18 @@ def _as_array(value: Any, aval: Any) -> Any:
     return value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
 
 
+def _ends(kinds: Sequence[Kind], classes: Sequence[tuple[int, ...]]) -> Ends:
+    outputs, slots = np.array([[len(c) for c in classes], [kind.rows for kind in kinds]], np.int64).reshape(2, -1)
+    return Ends(
+        outputs=outputs,
+        first_output=outputs.cumsum() - outputs,
+        out_class=np.array([number for one in classes for number in one], np.int64),
+        slots=slots,
+        first_slot=slots.cumsum() - slots,
+        is_variadic=np.array([kind.is_variadic for kind in kinds], bool),
+    )
+
+
 class Tables:
     """The value classes, shared values and node kinds that graphs of one granularity refer to by number; outlines of
     ragged results."""
@@ -154,10 +184,9 @@ class Tables:
         self.holds_tracers = False  # then what is made of them is of no use later
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
-        self._makes = np.zeros(0, np.int32)
+        self._ends = _ends([], [])
         self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
-        self._edge_numbers: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
-        self._ends: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
+        self._edge_numbers: dict[tuple[int, int], int] = {}
         self._aval_classes: dict[int, int] = {}
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._class_orders: dict[int, tuple[Any, ...]] = {}
@@ -167,12 +196,13 @@ class Tables:
         self._lock = threading.Lock()
 
     @property
-    def makes(self) -> np.ndarray:
-        """int [kinds]; how many values a node of each kind makes."""
-        makes = self._makes
-        if len(makes) < len(self.kind_classes):
-            makes = self._makes = np.array([len(classes) for classes in self.kind_classes], np.int32)
-        return makes
+    def ends(self) -> Ends:
+        """The ends of edges at nodes of the kinds that there are."""
+        ends = self._ends
+        if len(ends.outputs) < len(self.kind_classes):
+            classes = self.kind_classes[:]
+            ends = self._ends = _ends(self.kinds.entries[: len(classes)], classes)
+        return ends
 
     def class_of(self, aval: Any) -> int:
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
@@ -235,21 +265,16 @@ class Tables:
                 self.shared_class.append(self.class_of(aval))
         return number
 
-    def ends(self, kind: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """The ends of edges at nodes of a kind: the kind and the number of each output, and of each slot that is a
-        row."""
-        found = self._ends.get(kind)
+    def edge_number(self, output: int, slot: int) -> int:
+        """The number of the edge between two ends, which are given by their places in `ends`."""
+        found = self._edge_numbers.get((output, slot))
         if found is None:
-            slots = [slot for slot, bound in enumerate(self.kinds[kind].binding) if bound == ROW]
-            outputs = range(len(self.kind_classes[kind]))
-            found = self._ends[kind] = [(kind, output) for output in outputs], [(kind, slot) for slot in slots]
-        return found
-
-    def edge_number(self, read: tuple[int, int], reader: tuple[int, int]) -> int:
-        """The number of the edge between two ends."""
-        found = self._edge_numbers.get((read, reader))
-        if found is None:
-            found = self._edge_numbers[read, reader] = self.edges.number(Edge(*read, *reader))
+            ends = self.ends
+            read = int(ends.first_output.searchsorted(output, side="right")) - 1
+            reader = int(ends.first_slot.searchsorted(slot, side="right")) - 1
+            rows = [place for place, bound in enumerate(self.kinds[reader].binding) if bound == ROW]
+            edge = Edge(read, output - int(ends.first_output[read]), reader, rows[slot - int(ends.first_slot[reader])])
+            found = self._edge_numbers[output, slot] = self.edges.number(edge)
         return found
 
     def shared_order(self, number: int) -> tuple[Any, ...]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitbatch._concat import Piece, offsets, ranges
+from jitbatch._arrays import cut, offsets, ranges
+from jitbatch._concat import Piece
 from jitbatch._graph import Graph
 from jitbatch._layers import by_stage, find_layers, find_needs, longest_paths
 from jitbatch._shapes import Operands, Shapes, find_shapes, place_of
@@ -170,11 +171,11 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
     )  # fmt: skip
     sizes = np.stack([parts_of, np.diff(start), operands_of, inputs_of, shared_of], axis=1).tolist()
     apart = zip(
-        _apart(columns, parts_of),
-        _apart(np.stack([parts.operands - np.repeat(start[:-1], operands_of), parts.place]), operands_of),
-        _apart(shared_number, shared_of),
-        _apart(parts.outputs - np.repeat(start[:-1], outputs_of), outputs_of),
-        _apart(position - np.repeat(first_input, inputs_of), inputs_of),
+        cut(columns, parts_of),
+        cut(np.stack([parts.operands - np.repeat(start[:-1], operands_of), parts.place]), operands_of),
+        cut(shared_number, shared_of),
+        cut(parts.outputs - np.repeat(start[:-1], outputs_of), outputs_of),
+        cut(position - np.repeat(first_input, inputs_of), inputs_of),
         strict=True,
     )
     return [
@@ -246,11 +247,6 @@ def _without(parts: Parts, sums_of_one: np.ndarray, types: Types, given_of: np.n
     )
 
 
-def _apart(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """The parts of an array, of its last axis; copies, so that none of them keeps the whole."""
-    return [part.copy() for part in np.split(array, np.cumsum(counts)[:-1], axis=-1)]
-
-
 def _layers(
     types: Types, kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray, owner: np.ndarray,
     kept: np.ndarray, graphs: int,
@@ -273,4 +269,4 @@ def _layers(
     needs = find_needs(owner * many + kind, layer, reader, read)
     graph_of = needs[0] // many
     needs[[0, 2]] %= many
-    return layer, _apart(needs, np.bincount(graph_of, minlength=graphs)), [one.copy() for one in layers]
+    return layer, cut(needs, np.bincount(graph_of, minlength=graphs)), [one.copy() for one in layers]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jitbatch._analysis import Analysis
-from jitbatch._concat import ranges
+from jitbatch._arrays import ranges
 from jitbatch._errors import VerifyError
 from jitbatch._layers import by_stage, longest_paths
 from jitbatch._lowering import Lowered

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitbatch import jitbatch
-from jitbatch._concat import Piece, join, offsets, ranges
+from jitbatch._arrays import offsets, ranges
+from jitbatch._concat import Piece, join
 from jitbatch._typed import typed
 from jitbatch._types import Types
 

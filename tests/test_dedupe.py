@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitbatch import _dedupe, _shapes, jitbatch
-from jitbatch._concat import Batch, offsets
+from jitbatch._arrays import offsets
+from jitbatch._concat import Batch
 from jitbatch._dedupe import equal_rows, merge_calls
 from jitbatch._layers import by_stage
 

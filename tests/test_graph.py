@@ -13,7 +13,7 @@ import pytest
 
 from jitbatch import clear_caches, jitbatch
 from jitbatch._errors import VerifyError
-from jitbatch._graph import Graph, levels_of
+from jitbatch._graph import Graph
 from jitbatch._tables import SharedResult
 
 
@@ -84,8 +84,10 @@ BREAKS: dict[str, Callable[[Graph], dict[str, Any]]] = {
     "shared rows exist": lambda g: {
         "shared_rows": np.array([len(g.tables.shared)]),
         "value_class": np.append(g.value_class, 0),
+        "node_values": g.node_values + 1,
     },
     "outputs are values": lambda g: {"outputs": np.array([len(g.value_class)])},
+    "values are those of nodes": lambda g: {"node_values": changed(g.node_values, 1, 5)},
     "one output a leaf of the result": lambda g: {"out_tree": jax.tree.structure((0, 0))},
     "node 2 has an operand for each row of its kind": lambda g: {"operand_start": changed(g.operand_start, 3, 3)},
     "node 0 reads only earlier values": lambda g: {"operands": changed(g.operands, 0, 3)},
@@ -115,14 +117,6 @@ def test_a_broken_graph_is_noticed(graph: Graph, law: str) -> None:
 def test_numbers_out_of_range_are_noticed(graph: Graph, broken: Callable[[Graph], dict[str, Any]]) -> None:
     with pytest.raises(VerifyError, match="graph: "):
         replace(graph, **broken(graph)).verify()
-
-
-def test_levels() -> None:
-    # Values 0 and 1 are inputs; nodes make 2, 3 and 4, 5; node 3 reads across two levels.
-    producer = np.array([-1, -1, 0, 1, 1, 2, 3])
-    start, operands = np.array([0, 1, 2, 3, 5]), np.array([0, 2, 1, 2, 4])
-    assert levels_of(producer, start, operands).tolist() == [0, 1, 0, 2]
-    assert levels_of(np.array([], int), np.array([0]), np.array([], int)).tolist() == []
 
 
 def test_what_depends_on_shared_arguments_alone_is_a_shared_value() -> None:

@@ -16,8 +16,19 @@ CLASSES = [1, 0, 1, 1, 0, 0]
 
 
 def found(constants: tuple[Any, ...] = (9,)) -> InputRows:
-    dtypes = {0: np.int32, 1: np.int64}.__getitem__
-    return find_input_rows(np.array(INPUTS), np.array(CLASSES), dtypes, [*SHAPES, ()], constants)
+    """What is found for a graph that is not alone."""
+    graph = np.repeat([0, 1, 3], [1, len(INPUTS), 1])
+    inputs = np.array([(0, 0, 0), *INPUTS, (1, 1, 1)])
+    classes = np.array([1, *CLASSES, 0])
+    shapes = [[()], [*SHAPES, ()], [], [(), (2,)]]
+    rows = find_input_rows(graph, inputs, classes, [np.int32, np.int64], shapes, [(), constants, (), ()])
+    first, this, none, last = rows
+    assert first.of_input.tolist() == [[1], [0]]
+    assert none.of_input.shape == none.counts.shape == (2, 0)
+    assert last.of_input.tolist() == [[0], [1]]
+    assert last.counts.tolist() == [[0], [2]]
+    assert last.taken([3, [4, 5]]) == [(0, [[4, 5]])]
+    return this
 
 
 def test_rows_of_inputs() -> None:
@@ -53,7 +64,8 @@ def test_numbers_that_follow_each_other() -> None:
 
 
 def test_no_inputs() -> None:
-    rows = find_input_rows(np.zeros((0, 3), int), np.zeros(0, int), int, [], ())
+    none = np.zeros(0, int)
+    (rows,) = find_input_rows(none, none.reshape(0, 3), none, [], [[]], [()])
     assert rows.of_input.shape == (2, 0)
     assert rows.counts.shape == (2, 0)
     assert not rows.taken([1, 2])

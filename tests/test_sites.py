@@ -158,14 +158,14 @@ def test_operations_inside_one_call_of_a_library_are_numbered() -> None:
         return x
 
     noted: list[Site] = []
-    build = _context.build_graph
+    build = _context.build
 
     def noting(recorder: Any, *args: Any) -> Any:
         noted.extend(op.site for op in recorder.ops)
         return build(recorder, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_context, "build_graph", noting)
+        patch.setattr(_context, "build", noting)
         sample.plan(None, [jnp.ones(3)])
     found = [(site.chain[0][1], site.ordinal) for site in noted]
     half = len(found) // 2

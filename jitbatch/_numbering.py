@@ -1,0 +1,190 @@
+"""Recordings as graphs, of which all numbers are small: those of all new structures of a batch together.
+
+A recording numbers its rows as they come (see `_rows`), a graph numbers its values: what is given in the order in which
+it is read first, inputs before shared values, then what the nodes make. Everything here works on whole arrays.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch._arrays import cut, offsets, ranges
+from jitbatch._graph import Graph
+from jitbatch._leaves import find_input_rows
+from jitbatch._rows import BARE
+from jitbatch._tables import Tables
+
+
+class Recording(NamedTuple):
+    """What a sample computes, in terms of the numbers of its rows.
+
+    Attributes:
+        kinds, counts: of each node, and how many rows it reads.
+        operands: these rows, node after node.
+        made: the rows that nodes make, node after node.
+        outputs: the rows that are the leaves of the result.
+        numbered: how many numbers nodes had for what they make, and bare operations.
+        given, given_class: of the rows -1, -2, ... (see `Numbers`).
+        leaf_shapes, constants, out_tree, structure: see `Graph`.
+    """
+
+    kinds: Sequence[int]
+    counts: Sequence[int]
+    operands: Sequence[int]
+    made: Sequence[int]
+    outputs: Sequence[int]
+    numbered: tuple[int, int]
+    given: Sequence[tuple[int, int, int]]
+    given_class: Sequence[int]
+    leaf_shapes: tuple[tuple[int, ...], ...]
+    constants: tuple[Any, ...]
+    out_tree: Any
+    structure: Any
+
+
+def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
+    """The graphs of some recordings."""
+    many = len(recordings)
+    graphs = np.arange(many)
+    kind, nodes_of = _joined([one.kinds for one in recordings])
+    counts, _ = _joined([one.counts for one in recordings])
+    reads, _ = _joined([rows for one in recordings for rows in (one.operands, one.outputs)])
+    operands_of = np.array([len(one.operands) for one in recordings])
+    outputs_of = np.array([len(one.outputs) for one in recordings])
+    reads_of = operands_of + outputs_of
+    read_in = graphs.repeat(reads_of)  # the graph
+    is_operand = np.arange(2 * many).repeat(np.stack([operands_of, outputs_of], axis=1).ravel()) % 2 == 0
+
+    # What is given, as far as it is read.
+    given, given_of = _joined([one.given_class for one in recordings])
+    entries = _flat(itertools.chain.from_iterable([one.given for one in recordings]), 3 * len(given)).reshape(-1, 3)
+    is_given = reads < 0
+    own = offsets(given_of)[read_in[is_given]] - 1 - reads[is_given]  # its place among all that is given
+    first_read = np.full(len(given), -1)
+    first_read[own[::-1]] = np.arange(len(own))[::-1]  # the last entry counts
+    used = np.flatnonzero(first_read >= 0)
+    is_shared = entries[used, 0] < 0
+    used_in = graphs.repeat(given_of)[used]
+    order = np.lexsort((first_read[used], is_shared, used_in))
+    used, is_shared, used_in = used[order], is_shared[order], used_in[order]
+    inputs_of = np.bincount(used_in[~is_shared], minlength=many)
+    used_of = np.bincount(used_in, minlength=many)
+
+    # Values, numbered over all graphs.
+    made, made_of = _joined([one.made for one in recordings])
+    of_nodes, of_bare = np.array([one.numbered for one in recordings]).T
+    first_number = offsets(of_nodes + of_bare)
+
+    def place(rows: np.ndarray, of: np.ndarray) -> np.ndarray:
+        """The place of rows of some graphs among all numbers for what is made."""
+        return first_number[of] + np.where(rows < BARE, rows, rows - BARE + of_nodes[of])
+
+    number_of = np.empty(first_number[-1], np.int64)
+    number_of[place(made, graphs.repeat(made_of))] = np.arange(len(made))
+    start = offsets(used_of + made_of)
+    value_of_given = np.zeros(len(given), np.int64)
+    value_of_given[used] = ranges(start[:-1], used_of)
+    value_of_made = ranges(start[:-1] + used_of, made_of)
+    value = np.empty(len(reads), np.int64)
+    value[is_given] = value_of_given[own]
+    is_made = ~is_given
+    at = number_of[place(reads[is_made], read_in[is_made])]
+    value[is_made] = value_of_made[at]
+    ends = tables.ends
+    outputs = ends.outputs[kind]
+    output = ranges(ends.first_output[kind], outputs)  # which end of an edge each value is that is made
+    value_class = np.empty(start[-1], np.int64)
+    value_class[ranges(start[:-1], used_of)] = given[used]
+    value_class[value_of_made] = ends.out_class[output]
+
+    # What reads what.
+    node_of_read = np.full(len(reads), -1)
+    node_of_read[is_operand] = np.arange(len(kind)).repeat(counts)
+    by = node_of_read[is_made]
+    is_edge = by >= 0
+    reader, at = by[is_edge], at[is_edge]
+    read = np.arange(len(kind)).repeat(outputs)[at]
+    column = (np.arange(len(reads)) - offsets(reads_of)[read_in])[is_made][is_edge]
+    operand_start = offsets(counts)
+    first_operand = operand_start[:-1] - offsets(operands_of)[:-1].repeat(nodes_of)
+    column = np.where(ends.is_variadic[kind[reader]], 0, column - first_operand[reader])
+    slot = ends.first_slot[kind[reader]] + column
+    level = levels_of(len(kind), reader, read)
+
+    graph_of = graphs.repeat(nodes_of)
+    present_in, present = _distinct(graph_of, kind)
+    edge_in, edge = _distinct(graph_of[reader], _edges(output[at], slot, tables))
+    entries = entries[used]
+    input_rows = find_input_rows(
+        used_in[~is_shared], entries[~is_shared], given[used][~is_shared], [c.dtype for c in tables.classes.entries],
+        [one.leaf_shapes for one in recordings], [one.constants for one in recordings],
+    )  # fmt: skip
+    value -= start[:-1].repeat(reads_of)
+    first_values = _with_ends(offsets(outputs), nodes_of) + (used_of.cumsum() - start[:-1]).repeat(nodes_of + 1)
+    operand_starts = _with_ends(operand_start, nodes_of) - offsets(operands_of)[:-1].repeat(nodes_of + 1)
+    columns = {
+        "inputs": [one.T for one in _small(entries[~is_shared].T, inputs_of)],
+        "shared_rows": _small(entries[is_shared, 1], used_of - inputs_of),
+        "kind": _small(kind, nodes_of),
+        "operand_start": _small(operand_starts, nodes_of + 1),
+        "operands": _small(value[is_operand], operands_of),
+        "value_class": _small(value_class, used_of + made_of),
+        "outputs": _small(value[~is_operand], outputs_of),
+        "level": _small(level, nodes_of),
+        "node_values": _small(first_values, nodes_of + 1),
+        "kinds_present": cut(present, np.bincount(present_in, minlength=many)),
+        "edges_present": cut(edge, np.bincount(edge_in, minlength=many)),
+        "input_rows": input_rows,
+        "leaf_shapes": [one.leaf_shapes for one in recordings],
+        "constants": [one.constants for one in recordings],
+        "out_tree": [one.out_tree for one in recordings],
+        "structure": [one.structure for one in recordings],
+    }
+    return [Graph(tables, **dict(zip(columns, one, strict=True))) for one in zip(*columns.values(), strict=True)]
+
+
+def _flat(numbers: Iterable[Iterable[int]], count: int) -> np.ndarray:
+    return np.fromiter(itertools.chain.from_iterable(numbers), np.int64, count)
+
+
+def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of numbers one after the other, and how long each is."""
+    lengths = np.array(list(map(len, lists)), np.int64)
+    return _flat(lists, int(lengths.sum())), lengths
+
+
+def levels_of(nodes: int, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
+    """int [nodes]; 0 for nodes that read no other node, else one more than the highest level read. Edges are given in
+    the order of what reads, and nodes are in topological order."""
+    is_new = np.ones(len(reader), bool)
+    is_new[1:] = (reader[1:] != reader[:-1]) | (read[1:] != read[:-1])
+    level = [0] * nodes
+    for node, other in zip(reader[is_new].tolist(), read[is_new].tolist(), strict=True):
+        above = level[other] + 1
+        if above > level[node]:
+            level[node] = above
+    return np.array(level, np.int32)
+
+
+def _edges(output: np.ndarray, slot: np.ndarray, tables: Tables) -> np.ndarray:
+    """The numbers of edges between ends (see `Ends`)."""
+    ends = int(slot.max(initial=0)) + 1
+    codes, which = np.unique(output * ends + slot, return_inverse=True)
+    return np.array([tables.edge_number(*divmod(code, ends)) for code in codes.tolist()], np.int64)[which]
+
+
+def _distinct(graph: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers of each graph, ascending, and their graphs."""
+    bound = int(numbers.max(initial=0)) + 1
+    return np.divmod(np.unique(graph * bound + numbers), bound)
+
+
+def _small(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    return cut(array.astype(np.int32), counts)
+
+
+def _with_ends(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Of starts of the items of several graphs, one after the other, those of each graph and where its last ends."""
+    return starts[ranges(offsets(counts)[:-1], counts + 1)]

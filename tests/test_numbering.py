@@ -1,0 +1,123 @@
+"""Numbering: recordings as graphs, one by one and together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitbatch import jitbatch
+from jitbatch._graph import Graph
+from jitbatch._numbering import levels_of
+
+
+@jitbatch
+def leaf(w: Any, x: Any) -> Any:
+    return w["scale"] * x, x
+
+
+@jitbatch
+def joined(w: Any, x: Any, y: Any) -> Any:
+    return jnp.concatenate([x, y]) @ w["join"]
+
+
+def tree(w: Any, node: Any) -> Any:
+    """Sums of any number of terms, unused outputs, rows of arrays, constants and shared values as rows."""
+    if isinstance(node, list):
+        return sum((tree(w, child) for child in node), jnp.zeros(2))
+    if isinstance(node, tuple):
+        return joined(w, *(tree(w, child) for child in node))
+    return leaf(w, node[0] if node.ndim > 1 else node)[0]
+
+
+W = {"scale": jnp.float32(2), "join": jnp.ones((4, 2)), "root": jnp.ones(2)}
+X = np.float32([1, 2])
+XS = np.float32([[1, 2], [3, 4], [5, 6]])
+SAMPLES: list[Any] = [X, (X, XS), [X, (X, X), X, [X]], ((X, [XS, X]), X), [], XS]
+
+
+def graphs_of(samples: list[Any], together: bool, **options: Any) -> list[Graph]:
+    fun = jitbatch(lambda w, node: (tree(w, node), w["root"], 2.5, node), out="list", **options)
+    for batch in [samples] if together else [[sample] for sample in samples]:
+        fun.plan(W, batch)
+    (context,) = fun._planner.contexts
+    return list(context.graphs)
+
+
+@pytest.mark.parametrize("granularity", ["subgraph", "op", "graph"])
+def test_graphs_are_the_same_whatever_they_are_numbered_with(granularity: str) -> None:
+    together = graphs_of(SAMPLES, True, granularity=granularity, executor="fused")
+    alone = graphs_of(SAMPLES, False, granularity=granularity, executor="fused")
+    assert len(together) == len(alone) == len(SAMPLES)
+    names = ("inputs", "shared_rows", "kind", "operand_start", "operands", "value_class", "outputs", "level")
+    for one, other in zip(together, alone, strict=True):
+        one.verify()
+        assert str(one) == str(other)
+        for name in (*names, "node_values", "kinds_present"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+        assert one.input_rows.of_input.tolist() == other.input_rows.of_input.tolist()
+        assert one.out_tree == other.out_tree
+
+
+def test_what_is_present_is_what_nodes_say() -> None:
+    for graph in graphs_of(SAMPLES, True, granularity="subgraph", executor="fused"):
+        assert graph.kinds_present.tolist() == sorted(set(graph.kind.tolist()))
+        edges = set()
+        for node, number in enumerate(graph.kind.tolist()):
+            kind = graph.tables.kinds[number]
+            slots = [slot for slot, bound in enumerate(kind.binding) if bound == -1]
+            reads = graph.operands[graph.operand_start[node] : graph.operand_start[node + 1]].tolist()
+            for column, value in enumerate(reads):
+                by = int(graph.producer[value])
+                if by >= 0:
+                    output = value - int(graph.node_values[by])
+                    edges.add((int(graph.kind[by]), output, number, slots[0 if kind.is_variadic else column]))
+        assert {tuple(graph.tables.edges[number]) for number in graph.edges_present.tolist()} == edges
+        assert np.all(np.diff(graph.edges_present) > 0)
+
+
+def test_a_structure_that_is_new_twice_in_a_batch_is_recorded_once() -> None:
+    calls = []
+
+    @jitbatch
+    def fun(w: Any, node: Any) -> Any:
+        calls.append(node)
+        return tree(w, node)
+
+    fun.plan(W, [(X, X), X, (X, 2 * X)])
+    assert len(calls) == 2
+    fun.plan(W, [(X, X), (X, (X, X)), (X, (X, X))])
+    assert len(calls) == 3
+    info = fun.cache_info()["structures"]
+    assert info.currsize == 3
+
+
+def test_an_error_names_the_sample_and_the_others_are_recorded_again() -> None:
+    @jitbatch
+    def fun(w: Any, node: Any) -> Any:
+        if isinstance(node, list):
+            raise ValueError("no lists")
+        return tree(w, node)
+
+    with pytest.raises(ValueError, match="no lists") as caught:
+        fun.plan(W, [X, (X, X), [X]])
+    assert "sample 2 of" in caught.value.__notes__[0]
+    values = fun.batch(W, [X, (X, X)])
+    np.testing.assert_allclose(values, jnp.stack([tree(W, X), tree(W, (X, X))]), rtol=1e-6)
+
+
+def test_levels() -> None:
+    # Node 3 reads nodes 1 and 0, across two levels, and node 1 twice.
+    reader, read = np.array([1, 3, 3, 3]), np.array([0, 1, 1, 0])
+    assert levels_of(4, reader, read).tolist() == [0, 1, 0, 2]
+    assert levels_of(0, np.zeros(0, int), np.zeros(0, int)).tolist() == []
+
+
+def test_values_of_what_was_numbered_together() -> None:
+    fun = jitbatch(tree)
+    samples = [sample for sample in SAMPLES if not isinstance(sample, list) or sample]
+    want = jnp.stack([tree(W, jax.tree.map(jnp.asarray, sample)) for sample in samples])
+    np.testing.assert_allclose(fun.batch(W, samples), want, rtol=1e-6)
