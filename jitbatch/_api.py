@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from jitbatch import _compat
 from jitbatch._arguments import each_call, shared_arguments, take_apart
 from jitbatch._caches import CacheInfo
 from jitbatch._capacity import Capacity
 from jitbatch._check import Check, check
+from jitbatch._compat import current_trace
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import SharedArguments, shared_names
 from jitbatch._errors import ArgumentError, JitbatchError
 from jitbatch._execute import execute, results_of
 from jitbatch._explain import explain_plan
 from jitbatch._measure import time_run, time_steps
+from jitbatch._passed import weakly
 from jitbatch._plan import Options, Plan
 from jitbatch._planner import Call, Planner
 from jitbatch._prefetch import Plans
@@ -56,13 +57,14 @@ class Batched(Generic[P, R]):
         self._is_method = False
         self._checked: type | None = None
         self._last_run: Any = None  # see `_compiles`
+        self._key = weakly(fun)
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
         functools.update_wrapper(self, fun)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        trace = _compat.current_trace()
+        trace = current_trace()
         if type(trace) is Recorder:
-            return trace.call(self.__wrapped__, args, kwargs)
+            return trace.call(self.__wrapped__, self._key, args, kwargs)
         return self.__wrapped__(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -1,10 +1,9 @@
 """From what was recorded to nodes.
 
 Most are integers already. Sums are found among the bare operations, and what remains of these is grouped into cells,
-each a further node; what nothing needs is dropped. The rest is numbering (see `_numbering`).
+each a further node. What is read only by what nothing needs is dropped later (see `_numbering`).
 """
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
@@ -46,8 +45,6 @@ def build(recorder: Recorder, result: Any, structure: Any) -> Recording:
     if numbers.same:
         nodes.operands = list(map(numbers.actual, nodes.operands))
         outputs = list(map(numbers.actual, outputs))
-    if not nodes.are_all_read(outputs):
-        nodes = nodes.needed(outputs)
     return Recording(
         kinds=nodes.kinds,
         counts=nodes.counts,
@@ -95,26 +92,6 @@ class Nodes:
 
     def has_effects(self, node: int) -> bool:
         return self.tables.kinds[self.kinds[node]].cell.has_effects
-
-    def are_all_read(self, outputs: Sequence[int]) -> bool:
-        """Whether something of each node is read: then what reads it is needed, for the same reason, up to the
-        outputs."""
-        classes = self.tables.kind_classes
-        unread = set(self.made).difference(self.operands, outputs)
-        if not unread:
-            return all(map(classes.__getitem__, set(self.kinds)))  # nodes that make nothing have effects
-        nodes = {bisect.bisect_right(self.firsts, place) - 1 for place, row in enumerate(self.made) if row in unread}
-        return not any(unread.issuperset(self.makes(node)) for node in nodes)
-
-    def needed(self, outputs: Sequence[int]) -> "Nodes":
-        """The nodes that the outputs need, or that have effects."""
-        needed = set(outputs)
-        order = []
-        for node in reversed(range(len(self.kinds))):
-            if self.has_effects(node) or not needed.isdisjoint(self.makes(node)):
-                needed.update(self.reads(node))
-                order.append(node)
-        return self.taken(order[::-1])
 
     def taken(self, order: Sequence[int], further: Sequence[Node] = (), first: int = 0) -> "Nodes":
         """The `first` nodes, and some of the others and further ones, which have the numbers that follow."""

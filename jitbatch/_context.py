@@ -3,7 +3,7 @@
 import gc
 import itertools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -201,16 +201,15 @@ class Context:
         graphs: list[Any] = [None if one.recorded is None else one.recorded[0] for one in structures]
         self.graphs.count_hits(len(graphs) - graphs.count(None))
         missing = [place for place, graph in enumerate(graphs) if graph is None]
-        new: dict[Any, Recording] = {}
         for place in missing:
-            structure = structures[place]
-            graphs[place] = self.graphs.get(structure.key)
-            if graphs[place] is None and structure.key not in new:
-                with without_collections():
-                    new[structure.key] = self._record(structure, place, shared, arguments)
-        made = dict(zip(new, self._numbered(list(new.values())), strict=True)) if new else {}
+            graphs[place] = self.graphs.get(structures[place].key)
+        new = [place for place in missing if graphs[place] is None]
+        if new:
+            with without_collections():
+                found = self._recorded({place: structures[place] for place in new}, shared, arguments)
+            for place in new:
+                graphs[place] = found[structures[place].key]
         for place in missing:
-            graphs[place] = graphs[place] or made[structures[place].key]
             self._remember(structures[place], graphs[place])
         return graphs
 
@@ -219,13 +218,19 @@ class Context:
         (graph,) = self.graphs_of([structure], shared, arguments)
         return graph
 
-    def _numbered(self, recordings: Sequence[Recording]) -> list[Graph]:
-        """The graphs of recordings, which are kept."""
-        graphs = number(recordings, self.tables)
+    def _recorded(
+        self, structures: dict[int, Structure], shared: SharedArguments, arguments: Arguments
+    ) -> dict[Any, Graph]:
+        """The graphs of new structures, which are given by the numbers of samples that have them."""
+        recordings: dict[Any, Recording] = {}
+        for index, structure in structures.items():
+            if structure.key not in recordings:
+                recordings[structure.key] = self._record(structure, index, shared, arguments)
+        graphs = number(list(recordings.values()), self.tables)
         if verify:
             for graph in graphs:
                 graph.verify()
-        return [self.graphs.put(graph.structure, graph) for graph in graphs]
+        return {graph.structure: self.graphs.put(graph.structure, graph) for graph in graphs}
 
     def _remember(self, structure: Structure, graph: Graph) -> None:
         """Keep a sample with its graph, if it cannot change."""
@@ -241,14 +246,8 @@ class Context:
             self.tables, self.known, self.granularity, Context._record.__code__, name, self.may_close_over_tracers
         )
         try:
-            inputs = [
-                recorder.input(*self._aval(one, leaf), i)
-                for i, (one, leaf) in enumerate(zip(described_leaves(structure.key), structure.leaves, strict=True))
-            ]
-            shared_values = [
-                recorder.shared_input(*self._aval(one, leaf), i)
-                for i, (one, leaf) in enumerate(zip(shared.described, shared.leaves, strict=True))
-            ]
+            inputs = recorder.inputs(self._avals_of(described_leaves(structure.key), structure.leaves))
+            shared_values = recorder.shared_inputs(self._avals_of(shared.described, shared.leaves))
             shared_objects = shared.rebuild(shared_values)
             shared_leaves = shared.split(shared_values)
             if not shared.key[1]:  # without static values a form is a matter of trees and leaves
@@ -266,12 +265,15 @@ class Context:
         finally:
             recorder.release()
 
-    def _aval(self, described: Hashable, leaf: Any) -> tuple[Any, int]:
-        """The aval of a leaf that is described so, and its number."""
-        found = self._avals.get(described)
-        if found is None:
-            aval = aval_of(leaf)
-            found = self._avals[described] = aval, self.tables.avals.number(aval)
+    def _avals_of(self, described: Iterable[Hashable], leaves: Sequence[Any]) -> list[tuple[Any, int]]:
+        """The avals of leaves that are described so, and their numbers."""
+        described = list(described)
+        found: list[Any] = list(map(self._avals.get, described))
+        while None in found:
+            place = found.index(None)
+            aval = aval_of(leaves[place])
+            self._avals[described[place]] = aval, self.tables.avals.number(aval)
+            found = list(map(self._avals.get, described))
         return found
 
 

@@ -121,6 +121,8 @@ def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int
     """Record what a template says that has bare operations, or results that are not what its nodes make; `first` is the
     number of the first value that its nodes make. Returns what the call returns."""
     numbers, nodes = recorder.numbers, len(recorder.kinds)
+    fragment = template.fragment
+    assert fragment is not None
     made: list[list[Value]] = []
     found: dict[int, Value] = {}
 
@@ -140,8 +142,8 @@ def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int
         return recorder.value(jax.typeof(place.array), place) if kind is ConstantRow else place
 
     first_scope = recorder.scopes + 1
-    recorder.scopes += template.scopes
-    for known, inputs, scope, at, avals in template.operations:
+    recorder.scopes += fragment.scopes
+    for known, inputs, scope, at, avals in fragment.operations:
         op = Op([find(value) for value in inputs], first_scope + scope, nodes + at, known.site)
         op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
         op.outputs = [Value(recorder, aval, number, op) for aval, number in avals]
@@ -154,7 +156,7 @@ def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int
     recorder.kinds += template.kinds
     recorder.counts += template.counts
     recorder.operands += template.operands(rows)
-    return template.out_tree.unflatten([find(value) for value in template.results])
+    return fragment.out_tree.unflatten([find(value) for value in fragment.results])
 
 
 _PLACES = (Argument, Made, MadeRow, MadeShared, ConstantRow)

@@ -1,7 +1,8 @@
 """Recordings as graphs, of which all numbers are small: those of all new structures of a batch together.
 
 A recording numbers its rows as they come (see `_rows`), a graph numbers its values: what is given in the order in which
-it is read first, inputs before shared values, then what the nodes make. Everything here works on whole arrays.
+it is read first, inputs before shared values, then what the nodes make. What nothing needs is dropped. All this works
+on whole arrays.
 """
 
 import itertools
@@ -44,8 +45,8 @@ class Recording(NamedTuple):
     structure: Any
 
 
-def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
-    """The graphs of some recordings."""
+def number(recordings: Sequence[Recording], tables: Tables, are_needed: bool = False) -> list[Graph]:
+    """The graphs of some recordings; `are_needed` says that none has nodes that are not needed."""
     many = len(recordings)
     graphs = np.arange(many)
     kind, nodes_of = _joined([one.kinds for one in recordings])
@@ -94,6 +95,12 @@ def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
     value[is_made] = value_of_made[at]
     ends = tables.ends
     outputs = ends.outputs[kind]
+    graph_of, node_of = graphs.repeat(nodes_of), np.arange(len(kind)).repeat(outputs)
+    is_read = np.zeros(len(kind), bool)
+    is_read[node_of[at]] = True
+    if not (are_needed or is_read.all()):  # if something of each is read, so is what reads it, up to the outputs
+        some = set(graph_of[~is_read].tolist())
+        return number([_needed(one, tables) if i in some else one for i, one in enumerate(recordings)], tables, True)
     output = ranges(ends.first_output[kind], outputs)  # which end of an edge each value is that is made
     value_class = np.empty(start[-1], np.int64)
     value_class[ranges(start[:-1], used_of)] = given[used]
@@ -105,7 +112,7 @@ def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
     by = node_of_read[is_made]
     is_edge = by >= 0
     reader, at = by[is_edge], at[is_edge]
-    read = np.arange(len(kind)).repeat(outputs)[at]
+    read = node_of[at]
     column = (np.arange(len(reads)) - offsets(reads_of)[read_in])[is_made][is_edge]
     operand_start = offsets(counts)
     first_operand = operand_start[:-1] - offsets(operands_of)[:-1].repeat(nodes_of)
@@ -113,9 +120,8 @@ def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
     slot = ends.first_slot[kind[reader]] + column
     level = levels_of(len(kind), reader, read)
 
-    graph_of = graphs.repeat(nodes_of)
-    present_in, present = _distinct(graph_of, kind)
-    edge_in, edge = _distinct(graph_of[reader], _edges(output[at], slot, tables))
+    kinds_present = _present(many, graph_of, kind)
+    edges_present = _present(many, graph_of[reader], _edges(output[at], slot, tables))
     entries = entries[used]
     input_rows = find_input_rows(
         used_in[~is_shared], entries[~is_shared], given[used][~is_shared], [c.dtype for c in tables.classes.entries],
@@ -134,8 +140,8 @@ def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
         "outputs": _small(value[~is_operand], outputs_of),
         "level": _small(level, nodes_of),
         "node_values": _small(first_values, nodes_of + 1),
-        "kinds_present": cut(present, np.bincount(present_in, minlength=many)),
-        "edges_present": cut(edge, np.bincount(edge_in, minlength=many)),
+        "kinds_present": kinds_present,
+        "edges_present": edges_present,
         "input_rows": input_rows,
         "leaf_shapes": [one.leaf_shapes for one in recordings],
         "constants": [one.constants for one in recordings],
@@ -155,6 +161,27 @@ def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return _flat(lists, int(lengths.sum())), lengths
 
 
+def _needed(recording: Recording, tables: Tables) -> Recording:
+    """The same with only those nodes that the outputs need, or that have effects."""
+    kinds, counts, operands, made, outputs, *_ = recording
+    starts = list(itertools.accumulate(counts, initial=0))
+    firsts = list(itertools.accumulate([len(tables.kind_classes[kind]) for kind in kinds], initial=0))
+    needed = set(outputs)
+    order: list[int] = []
+    for node in reversed(range(len(kinds))):
+        makes = made[firsts[node] : firsts[node + 1]]
+        if tables.kinds[kinds[node]].cell.has_effects or not needed.isdisjoint(makes):
+            needed.update(operands[starts[node] : starts[node + 1]])
+            order.append(node)
+    order.reverse()
+    return recording._replace(
+        kinds=[kinds[node] for node in order],
+        counts=[counts[node] for node in order],
+        operands=[row for node in order for row in operands[starts[node] : starts[node + 1]]],
+        made=[row for node in order for row in made[firsts[node] : firsts[node + 1]]],
+    )
+
+
 def levels_of(nodes: int, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
     """int [nodes]; 0 for nodes that read no other node, else one more than the highest level read. Edges are given in
     the order of what reads, and nodes are in topological order."""
@@ -171,14 +198,26 @@ def levels_of(nodes: int, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
 def _edges(output: np.ndarray, slot: np.ndarray, tables: Tables) -> np.ndarray:
     """The numbers of edges between ends (see `Ends`)."""
     ends = int(slot.max(initial=0)) + 1
-    codes, which = np.unique(output * ends + slot, return_inverse=True)
+    codes, which = _distinct(output * ends + slot)
     return np.array([tables.edge_number(*divmod(code, ends)) for code in codes.tolist()], np.int64)[which]
 
 
-def _distinct(graph: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct numbers of each graph, ascending, and their graphs."""
-    bound = int(numbers.max(initial=0)) + 1
-    return np.divmod(np.unique(graph * bound + numbers), bound)
+def _present(graphs: int, graph: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+    """The distinct numbers of each graph, ascending."""
+    distinct, which = _distinct(numbers)
+    is_there = np.zeros((graphs, len(distinct)), bool)
+    is_there[graph, which] = True
+    return [distinct[one] for one in is_there]
+
+
+def _distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers, ascending, and which of them each number is."""
+    bound = int(numbers.max(initial=-1)) + 1
+    if bound > 4 * len(numbers) + 1024:
+        return np.unique(numbers, return_inverse=True)
+    is_there = np.zeros(bound, bool)  # small ones need not be sorted
+    is_there[numbers] = True
+    return np.flatnonzero(is_there), (is_there.cumsum() - 1)[numbers]
 
 
 def _small(array: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:

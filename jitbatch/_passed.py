@@ -1,7 +1,6 @@
 """Arguments of calls of decorated functions, while a sample is recorded: their leaves, the numbers of these, and the
 forms that decide what a call does."""
 
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -16,7 +15,7 @@ from jitbatch._rows import Numbers
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import is_named_tuple
 from jitbatch._tables import Tables
-from jitbatch._values import InputSource, Value, described, is_array, plain_aval, root
+from jitbatch._values import SharedSource, Value, described, is_array, plain_aval, root
 
 
 def weakly(fun: Callable[..., Any]) -> Hashable:
@@ -37,10 +36,6 @@ class Flat(NamedTuple):
     is_shared: bool = False
 
 
-new_flat: Callable[[tuple[Any, ...]], Flat] = functools.partial(tuple.__new__, Flat)
-"""As `Flat`, in a third of the time."""
-
-
 class Passed:
     """What was passed to calls, taken apart.
 
@@ -48,11 +43,11 @@ class Passed:
     holds nothing but shared values is looked up by identity. So is what another call returned.
 
     Attributes:
-        known: what is looked up, by `id`.
+        known: what is looked up, by `id`: what a `Flat` holds.
     """
 
     def __init__(self, tables: Tables, numbers: Numbers, sample: str):
-        self.known: dict[int, Flat] = {}
+        self.known: dict[int, tuple[Any, Sequence[Any], Sequence[int | None], int, bool]] = {}
         self._shared: list[Flat] = []
         self._tables = tables
         self._numbers = numbers
@@ -66,7 +61,7 @@ class Passed:
         """An argument's leaves, and its form."""
         found = self.known.get(id(arg))
         if found is not None:
-            return found
+            return Flat(*found)
         tables, numbers = self._tables, self._numbers
         if type(arg) is Value:
             form = numbers.form(arg)
@@ -74,15 +69,15 @@ class Passed:
         kind = type(arg)
         if (kind is list or kind is tuple) and arg and id(arg[0]) in self.known:
             items = [self.known.get(id(item)) for item in arg]
-            if all(item is not None and not item.is_shared for item in items):
-                leaves = [leaf for item in items for leaf in item.leaves]  # type: ignore[union-attr]
-                rows = [row for item in items for row in item.rows]  # type: ignore[union-attr]
-                form = tables.form(kind, *[item.form for item in items])  # type: ignore[union-attr]
+            if all(item is not None and not item[4] for item in items):
+                leaves = [leaf for _, some, _, _, _ in items for leaf in some]  # type: ignore[misc]
+                rows = [row for _, _, some, _, _ in items for row in some]  # type: ignore[misc]
+                form = tables.form(kind, *[form for _, _, _, form, _ in items])  # type: ignore[misc]
                 return Flat(arg, leaves, rows, form)
         elif isinstance(arg, tuple):  # a named one, of rows, is looked up without taking it apart
             form = tables.tuple_forms.get((kind, *[item.form if type(item) is Value else None for item in arg]))
             if form is not None:
-                return new_flat((arg, arg, [item.row for item in arg], form, False))
+                return Flat(arg, arg, [item.row for item in arg], form)
         leaves, treedef, statics = flatten_with_statics(arg)
         if set(map(type, leaves)) == {Value}:
             forms = tuple([numbers.form(leaf) if leaf.form is None else leaf.form for leaf in leaves])
@@ -215,4 +210,4 @@ def _described(arg: Any, is_shared: bool) -> str:
 
 def _is_shared_leaf(value: Any) -> bool:
     origin = root(value)
-    return type(origin) is Value and isinstance(origin.source, InputSource) and origin.source.shared
+    return type(origin) is Value and type(origin.source) is SharedSource

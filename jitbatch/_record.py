@@ -19,7 +19,7 @@ from jitbatch._errors import ControlFlowError, LeakError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
-from jitbatch._passed import FirstCall, Passed, new_flat, weakly
+from jitbatch._passed import FirstCall, Passed, weakly
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder, describe_function
 from jitbatch._tables import Tables
@@ -28,10 +28,12 @@ from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
     NODE,
-    InputSource,
     Op,
+    SharedSource,
     Value,
     is_array,
+    new,
+    new_input,
     plain_aval,
     within,
 )
@@ -79,7 +81,7 @@ class Recorder(_compat.Trace):
 
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
-        for op in (*self.ops, *self.gathered):
+        for op in {*self.ops, *self.gathered}:
             vars(op).clear()
         self.ops, self.gathered = [], []
         self.passed.release()
@@ -90,16 +92,25 @@ class Recorder(_compat.Trace):
 
     # Values and operations
 
-    def input(self, aval: Any, number: int, leaf: int) -> Value:
-        """A leaf of the sample; they come one after the other."""
-        self.numbers.leaf_avals.append(aval)
-        row = self.numbers.give(leaf, 0, 0, self.tables.aval_class(number))
-        return Value(self, aval, number, InputSource(leaf, False), row, number)
+    def inputs(self, avals: Sequence[tuple[Any, int]]) -> list[Value]:
+        """The leaves of the sample, of these avals and their numbers."""
+        numbers = self.numbers
+        sources = [new_input((leaf, 0, 0)) for leaf in range(len(avals))]
+        numbers.leaf_avals = [aval for aval, _ in avals]
+        numbers.given = list(sources)
+        numbers.given_class = [self.tables.aval_class(number) for _, number in avals]
+        return [
+            Value(self, aval, number, source, ~source[0], number)
+            for source, (aval, number) in zip(sources, avals, strict=True)
+        ]
 
-    def shared_input(self, aval: Any, number: int, leaf: int) -> Value:
-        """A leaf of the shared arguments."""
-        form = self.tables.leaf_form(number, leaf)
-        return Value(self, aval, number, InputSource(leaf, True), None, form)
+    def shared_inputs(self, avals: Sequence[tuple[Any, int]]) -> list[Value]:
+        """The leaves of the shared arguments."""
+        form = self.tables.leaf_form
+        return [
+            Value(self, aval, number, SharedSource(leaf), None, form(number, leaf))
+            for leaf, (aval, number) in enumerate(avals)
+        ]
 
     def value(self, aval: Any, source: Any) -> Value:
         return Value(self, aval, self.tables.avals.number(aval), source)
@@ -143,20 +154,23 @@ class Recorder(_compat.Trace):
 
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
         """An operation on two values of one type that makes another; called by an operator of `Value`."""
-        self.check_seen((left, right))
+        if self._hidden:
+            self.check_seen((left, right))
         site = self._sites.here(2)
-        value = Value(self, left.aval, left.aval_number, None)
-        op = left.source
+        op, number = left.source, left.aval_number
         if equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope):
+            value = new(Value)
+            value._trace, value.aval, value.aval_number, value.form = self, left.aval, number, number
+            value.source, value.row = op, self.numbers.fresh()
             continue_total(op, right, value, len(self.kinds))
-            value.row, value.form = self.numbers.fresh(), value.aval_number
         else:
             op = Op([left, right], self._scope, len(self.kinds), site)
+            value = Value(self, left.aval, number, op)
             op.primitive, op.params, op.outputs = equation.primitive, equation.params, [value]
             self.numbers.place(op)
-        value.source = op
         self.ops.append(op)
-        self._expose((value,))
+        if self._scope:
+            self._exposed.append(value.row)
         return value
 
     # What JAX asks of a trace
@@ -208,48 +222,81 @@ class Recorder(_compat.Trace):
 
     # Calls of decorated functions
 
-    def call(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a decorated function: a subgraph boundary, unless this recording knows only operations."""
+    def call(self, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a decorated function, which `key` stands for: a subgraph boundary, unless this recording knows only
+        operations."""
         if not self._boundaries:
             return fun(*args, **kwargs)
         self._calls += 1
-        key: list[Any] = [weakly(fun)]
+        described: list[Any] = [key]
         rows: list[Any] = []
         known = self.passed.known
         for arg in (*args, *kwargs.values()) if kwargs else args:
             if type(arg) is Value and arg.form is not None:
-                key.append(arg.form)
+                described.append(arg.form)
                 rows.append(arg.row)
             else:
                 _, _, of_leaves, form, _ = known.get(id(arg)) or self.passed.flatten(arg)
-                key.append(form)
+                described.append(form)
                 rows += of_leaves
         if kwargs:
-            key.append((len(args), *kwargs))
+            described.append((len(args), *kwargs))
         if self._hidden and not self._hidden.keys().isdisjoint(rows):
             self._raise_leak(next(row for row in rows if row in self._hidden))
-        forms = tuple(key)
+        forms = tuple(described)
         template = self._templates.get(forms)
         if template is None:
             self._first_calls += 1
             template = self._known.templates.get(forms)
             if template is None:
-                return self._first_call(fun, args, kwargs, forms)
-            self._templates[forms] = template
-        return self._emit(template, rows, args, kwargs)
+                template, result = self._first_call(fun, args, kwargs, forms)
+                if template is None:
+                    return result
+            else:
+                self._templates[forms] = template
+        kinds, counts, operands, makes, reads_given, further, results, make, form, in_order, fragment = template
+        numbers = self.numbers
+        first = numbers.made
+        numbers.made = end = first + makes
+        if fragment is not None:
+            result = copy_fragment(self, template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
+            self._expose(jax.tree.leaves(result))
+            return result
+        if not reads_given:
+            rows += range(first, end)
+            rows += [further_row(row, numbers) for row in further]
+        self.kinds += kinds
+        self.counts += counts
+        self.operands += operands(rows)
+        if self._scope:
+            self._exposed += range(first, end)
+        values = []
+        for place, aval, number in results:
+            value = new(Value)  # as `Value(...)`, in less time
+            value._trace, value.aval, value.aval_number, value.form = self, aval, number, number
+            value.source, value.row = NODE, first + place
+            values.append(value)
+        if make is None:
+            return values[0]
+        result = make(values)
+        if form is not None:
+            made = range(first, end) if in_order else [value.row for value in values]
+            known[id(result)] = result, values, made, form, False
+        return result
 
     def _first_call(
         self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable
-    ) -> Any:  # fmt: skip
+    ) -> tuple[Template | None, Any]:  # fmt: skip
         """A call with arguments of forms of which there is no template: its body runs, unless it is known what it does
-        with arguments of this structure."""
+        with arguments of this structure. Returns a template to be recorded, or what was returned by a body that
+        recorded itself."""
         known, code = self._known, getattr(fun, "__code__", None) or weakly(fun)
         met = known.met.get(forms)
         call = self.passed.first_call(fun, args, kwargs)
         leaf = None if met else known.signatures.get(call.signature)
         if leaf is not None:
             template = leaf_template(leaf, call.leaves, call.positions, self.numbers)
-            return self._emit(known.templates.put(forms, template), call.rows, args, kwargs)
+            return known.templates.put(forms, template), None
 
         # A body needs aliases, so that `f(x, x)` is what `f(x, y)` is. Shared values are part of the forms, under which
         # a composite is kept; and a function that called others before is likely to do so again.
@@ -270,7 +317,7 @@ class Recorder(_compat.Trace):
                 if call.has_all_aliases:
                     known.signatures.put(call.signature, leaf)
                 known.templates.put(forms, template)
-            return self._emit(template, call.rows, args, kwargs)
+            return template, None
         if not met:
             known.composites.put(code, True)
             known.met.put(forms, ONCE)
@@ -281,7 +328,7 @@ class Recorder(_compat.Trace):
                 known.met.put(forms, COMPOSITE)
             else:
                 known.templates.put(forms, fragment)
-        return result
+        return None, result
 
     def _run(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Body]:
         """Run the body of a call, in a scope of its own."""
@@ -316,33 +363,6 @@ class Recorder(_compat.Trace):
             alias.row = self.numbers.fresh()
             self.numbers.same[alias.row] = row
         return alias
-
-    def _emit(self, template: Template, rows: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        numbers = self.numbers
-        kinds, counts, operands, makes, reads_given, further, results, make, form, in_order, _, _, _, _ = template
-        first = numbers.made
-        numbers.made = end = first + makes
-        if results is None:
-            result = copy_fragment(self, template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
-            self._expose(jax.tree.leaves(result))
-            return result
-        if not reads_given:
-            rows += range(first, end)
-            rows += [further_row(row, numbers) for row in further]
-        self.kinds += kinds
-        self.counts += counts
-        self.operands += operands(rows)
-        if self._scope:
-            self._exposed += range(first, end)
-        if make is None:
-            ((place, aval, number),) = results
-            return Value(self, aval, number, NODE, first + place, number)
-        values = [Value(self, aval, number, NODE, first + place, number) for place, aval, number in results]
-        result = make(values)
-        if form is not None:
-            made = range(first, end) if in_order else [value.row for value in values]
-            self.passed.known[id(result)] = new_flat((result, values, made, form, False))
-        return result
 
     # What a body keeps: it does not run for every call, and what it put somewhere would be missing
 

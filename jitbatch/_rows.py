@@ -17,7 +17,7 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, array_key, intern_cell
 from jitbatch._fold import fold
 from jitbatch._tables import SharedArray, SharedResult, Tables
-from jitbatch._values import ConstantRow, InputSource, Op, Value, plain_aval, root, within
+from jitbatch._values import ConstantRow, InputSource, Op, Value, new_input, plain_aval, root, within
 
 BARE = 1 << 40
 """The first number of what bare operations make."""
@@ -63,7 +63,7 @@ class Numbers:
         self.leaf_avals: list[Any] = []
         self.constants: list[Any] = []
         self._known: dict[Hashable, int] = {}
-        self.elements: dict[tuple[int, int, int], Value] = {}
+        self.elements: dict[InputSource, Value] = {}
 
     # Rows
 
@@ -129,7 +129,7 @@ class Numbers:
     def are_given(self, base: Value) -> bool:
         """Whether a value is a leaf of the sample, or a row of one, and has few rows."""
         source = base.source
-        return type(source) is InputSource and not source.shared and base.aval.shape[0] <= SMALL
+        return type(source) is InputSource and base.aval.shape[0] <= SMALL
 
     def all_elements(self, base: Value) -> list[Value]:
         """What `element` gives for every index, in half of the time."""
@@ -138,30 +138,25 @@ class Numbers:
         known, given = self.elements, self.given
         aval, number = self.tables.element_aval(base.aval_number, None)
         in_class = self.tables.aval_class(number)
-        values = []
-        for row in range(first, first + length):
-            key = leaf, depth, row
-            value = known.get(key)
-            if value is None:
-                given.append(key)
-                self.given_class.append(in_class)
-                source = InputSource(leaf, False, depth, row)
-                value = known[key] = Value(trace, aval, number, source, -len(given), number)
-            values.append(value)
-        return values
+        sources = [new_input((leaf, depth, row)) for row in range(first, first + length)]
+        missing = [source for source in sources if source not in known]
+        for row, source in enumerate(missing, len(given) + 1):
+            known[source] = Value(trace, aval, number, source, -row, number)
+        given += missing
+        self.given_class += [in_class] * len(missing)
+        return [known[source] for source in sources]
 
     def element(self, base: Value, index: int) -> Value | None:
         """A row of a leaf of the sample, or of a row of one; None of anything else."""
         source = base.source
-        if type(source) is not InputSource or source.shared:
+        if type(source) is not InputSource:
             return None
-        key = source.leaf, source.depth + 1, source.row * base.aval.shape[0] + index
+        key = InputSource(source.leaf, source.depth + 1, source.row * base.aval.shape[0] + index)
         found = self.elements.get(key)
         if found is None:
             aval, number = self.tables.element_aval(base.aval_number, None)
-            source = InputSource(key[0], False, key[1], key[2])
             row = self.give(*key, self.tables.aval_class(number))
-            found = self.elements[key] = Value(base._trace, aval, number, source, row, number)
+            found = self.elements[key] = Value(base._trace, aval, number, key, row, number)
         return found
 
     def element_of(self, op: Op) -> Value | None:

@@ -144,10 +144,13 @@ class SiteRecorder:
 
     def here(self, depth: int = 0) -> Site:
         """The place that an operation is recorded at; this many callers are known to be the library's."""
-        callee: FrameType | None = sys._getframe(depth)
-        frame = callee.f_back
         # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
         last, instruction, known = self._last
+        frame: FrameType | None = sys._getframe(depth + 1)
+        if frame is last and frame.f_lasti == instruction:  # as an operator comes again, each time called anew
+            self._callee = None
+            return known
+        callee: FrameType | None = sys._getframe(depth)
         while frame is not None and frame is not last and _code_kind(frame.f_code) == LIBRARY:
             callee, frame = frame, frame.f_back
         self._ordinal = self._ordinal + 1 if callee is self._callee else 0

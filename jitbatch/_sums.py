@@ -60,15 +60,19 @@ class _Gatherer:
         self.wanted = wanted
         self.arguments = arguments
         self.read = read
-        read_values = [value for op in self.ops for value in op.inputs]
-        self.uses = Counter([id(self._origin(value)) for value in (*read_values, *results)])
+        # How often values are read; of what nodes make nobody asks.
+        read_values = [value for values in (*[op.inputs for op in self.ops], results) for value in values]
+        bare = [value for value in read_values if type(value) is not Value or value.source is not NODE]
+        self.uses = Counter([id(self._origin(value)) for value in bare])
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
         self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
 
     def is_read_on_the_way(self, op: Op) -> bool:
         """Whether something reads what a running total was before its last addition."""
-        return any(id(value) in self.uses or value.row in self.read for value, _ in op.totals)
+        values = [value for value, _ in op.totals]
+        is_used = not self.uses.keys().isdisjoint(map(id, values))
+        return is_used or (bool(self.read) and any(value.row in self.read for value in values))
 
     def run(self) -> list[Op]:
         additions = list(filter(_is_addition, self.ops))

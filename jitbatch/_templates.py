@@ -124,6 +124,21 @@ class Copied(NamedTuple):
     avals: tuple[tuple[Any, int], ...]
 
 
+class Fragment(NamedTuple):
+    """What is special about calls that have bare operations, or results that are not what their nodes make.
+
+    Attributes:
+        operations, scopes: bare operations, and how many scopes they are in.
+        results: for each leaf of the result an `Argument`, `MadeRow`, `MadeShared`, `Made`, or a value.
+        out_tree: the tree of the result.
+    """
+
+    operations: tuple[Copied, ...]
+    scopes: int
+    results: tuple[Any, ...]
+    out_tree: Any
+
+
 class Template(NamedTuple):
     """What calls on arguments of certain forms put into a recording.
 
@@ -135,13 +150,11 @@ class Template(NamedTuple):
         makes: how many values the nodes make.
         reads_given: whether what is read are arguments only.
         further: constants and shared values that are rows, and rows that the body closes over.
-        rows: the results, if each is a `MadeRow` of its own and there are no bare operations.
+        results: the leaves of the result, each a `MadeRow` of its own.
         make: makes the result of a list of its leaves, if it is not one array.
         form: the form of the result, if it is made of nothing but tuples of rows.
         in_order: whether the result is all that the nodes make, in order.
-        operations, scopes: bare operations, and how many scopes they are in.
-        results: for each leaf of the result an `Argument`, `MadeRow`, `MadeShared`, `Made`, or a value.
-        out_tree: the tree of the result.
+        fragment: of calls with anything else, in place of what concerns the result.
     """
 
     kinds: Sequence[int]
@@ -150,14 +163,11 @@ class Template(NamedTuple):
     makes: int
     reads_given: bool
     further: tuple[ConstantRow | SharedRow | Value, ...]
-    rows: tuple[MadeRow, ...] | None
+    results: tuple[MadeRow, ...]
     make: Callable[[list[Any]], Any] | None
     form: int | None
     in_order: bool
-    operations: tuple[Copied, ...]
-    scopes: int
-    results: tuple[Any, ...]
-    out_tree: Any
+    fragment: Fragment | None
 
 
 def taking(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -184,8 +194,8 @@ def make_template(
     in_order = are_rows and [one.place for one in results] == list(range(makes))
     return Template(
         list(kinds), list(counts), taking(operands), makes, max(operands, default=-1) < given, tuple(further),
-        tuple(results) if are_rows and not operations else None, make, form, in_order,
-        tuple(operations), scopes, tuple(results), out_tree,
+        tuple(results), make, form, in_order,
+        None if are_rows and not operations else Fragment(tuple(operations), scopes, tuple(results), out_tree),
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ def mark_turns(total: Op, last: Op) -> None:
 
     With one term there is nothing to compare with: what lies in the loops that the term is made in is its own.
     """
+    if all(type(term) is Value and term.source is NODE for term in total.inputs):
+        return
     assert last.site is not None
     activation = _activation(last.site)
     owner: dict[int, int] = {}

@@ -1,15 +1,17 @@
 """What a recording is made of: values and the operations that make them."""
 
+import functools
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jitbatch import _compat
 from jitbatch._canonical import Cell
+from jitbatch._compat import current_trace
 from jitbatch._errors import OutputError
 from jitbatch._sites import Site
 
@@ -51,17 +53,23 @@ class Op:
         return self.primitive is _compat.jit_p and _compat.is_users_jit(self.params)
 
 
-class InputSource:
-    """Where a value comes from that nothing makes: a leaf of the sample or of the shared arguments, or of a leaf of the
-    sample the row `row` along its first `depth` axes."""
+class InputSource(NamedTuple):
+    """Where a value of a sample comes from that nothing makes: a leaf, of which it is the row `row` along its first
+    `depth` axes."""
 
-    __slots__ = ("depth", "leaf", "row", "shared")
+    leaf: int
+    depth: int = 0
+    row: int = 0
 
-    def __init__(self, leaf: int, shared: bool, depth: int = 0, row: int = 0):
-        self.leaf = leaf
-        self.shared = shared
-        self.depth = depth
-        self.row = row
+
+class SharedSource(NamedTuple):
+    """The source of a leaf of the shared arguments."""
+
+    leaf: int
+
+
+new_input: Callable[[tuple[int, int, int]], InputSource] = functools.partial(tuple.__new__, InputSource)
+"""As `InputSource`, in a third of the time."""
 
 
 class NodeSource:
@@ -82,7 +90,7 @@ class ConstantRow:
         self.array = array
 
 
-SOURCES = frozenset({Op, InputSource, NodeSource, ConstantRow})
+SOURCES = frozenset({Op, InputSource, SharedSource, NodeSource, ConstantRow})
 """What values come from that are not aliases."""
 
 
@@ -90,8 +98,8 @@ class Value(_compat.Tracer):
     """An array of a sample that is being recorded.
 
     Attributes:
-        source: the `Op` that makes it, an `InputSource`, a `ConstantRow`, `NODE`, or another value or a concrete array
-            that it is an alias of.
+        source: the `Op` that makes it, an `InputSource`, a `SharedSource`, a `ConstantRow`, `NODE`, or another value or
+            a concrete array that it is an alias of.
         row: its number in the recording if it is a row of the batch, None if it is shared (see `_rows`).
         form: what a decorated function that is called on it depends on: of a row the number of its aval; of a shared
             value a negative number, which is found out when it is needed.
@@ -130,8 +138,14 @@ class Value(_compat.Tracer):
     # Arithmetic on values of one type is recorded as such: an operator of jnp's takes 50 us to find out as much.
 
     def __add__(self, other: Any) -> Any:
-        if type(other) is Value and self._is_like(other):
-            return self._trace.arithmetic(ADD, self, other)
+        trace = self._trace
+        if (  # as `_is_like`: additions are many
+            type(other) is Value
+            and other.aval_number == self.aval_number
+            and self.aval.dtype.kind == "f"
+            and current_trace() is trace
+        ):
+            return trace.arithmetic(ADD, self, other)
         return super().__add__(other)
 
     def __mul__(self, other: Any) -> Any:
@@ -151,11 +165,7 @@ class Value(_compat.Tracer):
 
     def _is_like(self, other: "Value") -> bool:
         """Whether arithmetic with another value needs no conversion, and is this recording's business."""
-        return (
-            other.aval_number == self.aval_number
-            and self.aval.dtype.kind == "f"
-            and _compat.current_trace() is self._trace
-        )
+        return other.aval_number == self.aval_number and self.aval.dtype.kind == "f" and current_trace() is self._trace
 
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
@@ -198,6 +208,9 @@ class Value(_compat.Tracer):
 
     def item(self, *args: Any) -> Any:
         raise self._trace.control_flow_error(self, "item")
+
+
+new = object.__new__
 
 
 def new_value(op: Op, aval: Any) -> Value:

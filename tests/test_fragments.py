@@ -184,7 +184,7 @@ def test_nothing_of_a_recording_is_kept() -> None:
     encode = make_encoder([])
     encode.plan(PARAMS, TREES)
     (context,) = encode._planner.contexts
-    fragments = [template for template in context.known.templates if template.operations]
+    fragments = [template.fragment for template in context.known.templates if template.fragment is not None]
     assert fragments
     for fragment in fragments:
         for copied in fragment.operations:

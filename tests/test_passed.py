@@ -23,11 +23,11 @@ def test_what_holds_nothing_but_shared_values_is_looked_up() -> None:
         (x,) = inputs(recorder, X)
         params, sample, mixed = {"w": w}, {"x": x}, {"w": w, "x": x}
         passed = recorder.passed
-        assert passed.flatten(params) is passed.flatten(params)
+        assert passed.flatten(params).leaves is passed.flatten(params).leaves
         assert passed.flatten(params).is_shared
         assert not passed.flatten(params).rows
         for other in (sample, mixed):
-            assert passed.flatten(other) is not passed.flatten(other)
+            assert passed.flatten(other).leaves is not passed.flatten(other).leaves
             assert not passed.flatten(other).is_shared
         assert passed.flatten(mixed).rows == [None, x.row]
 

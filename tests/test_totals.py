@@ -85,7 +85,7 @@ def record(fun: Any, count: int) -> Recorder:
     recorder = Recorder(context.tables, context.known, "subgraph", record.__code__, "a sample")
     aval = _compat.make_aval((H,), np.float32)
     number = context.tables.avals.number(aval)
-    values = [recorder.input(aval, number, i) for i in range(count)]
+    values = recorder.inputs([(aval, number)] * count)
     with _compat.set_current_trace(recorder):
         fun(values)
     return recorder
