@@ -141,7 +141,9 @@ def _kept_operations(recorder: Recorder, results: Sequence[Any]) -> list[Op]:
     if numbers.granularity == "graph":
         ops = recorder.gathered = apart(ops)
     else:
-        read = {numbers.actual(row) for row in recorder.operands if row >= BARE}
+        read = set()
+        if max(recorder.operands, default=0) >= BARE:
+            read = {numbers.actual(row) for row in recorder.operands if row >= BARE}
         ops = recorder.gathered = gather_sums(ops, results, read=read)
     kept = []
     for op in ops:
@@ -238,7 +240,8 @@ def _node(ops: Sequence[Op], values: Sequence[Value], numbers: Numbers) -> Node:
     """A node that is made of operations, with some of the values that they make."""
     op = ops[0]
     if isinstance(op.cell, SumCell):  # which may have many terms; most often, all of them are rows
-        rows = list(map(numbers.row, op.inputs))
+        known = [value.row if type(value) is Value else None for value in op.inputs]
+        rows = known if None not in known else list(map(numbers.row, op.inputs))
         if None not in rows:
             return Node(numbers.tables.kind(op.cell, (ROW,)), rows, [value.row for value in values])  # type: ignore[arg-type, misc]
     cell, operands = numbers.cell_of(ops, values)

@@ -261,8 +261,9 @@ def accumulator(dtype: Any) -> Any:
 _cells = Cache(4096, first=1024)
 
 
-def sum_cell(aval: Any) -> Cell:
-    return _cells.get_or_make(("sum", aval_key(aval)), lambda: SumCell(aval))
+def sum_cell(shape: tuple[int, ...], dtype: Any) -> Cell:
+    """The cell of sums of values of this shape and dtype."""
+    return _cells.get_or_make(("sum", shape, dtype), lambda: SumCell(_compat.make_aval(shape, dtype)))
 
 
 def intern_cell(jaxpr: Any, name: str, where: str) -> Cell:

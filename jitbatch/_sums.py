@@ -10,7 +10,6 @@ with zero, as Python's `sum` does. A path goes only through results with one rea
 on the way is left as it is, since its terms would be added again for every reader.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -63,7 +62,10 @@ class _Gatherer:
         # How often values are read; of what nodes make nobody asks.
         read_values = [value for values in (*[op.inputs for op in self.ops], results) for value in values]
         bare = [value for value in read_values if type(value) is not Value or value.source is not NODE]
-        self.uses = Counter([id(self._origin(value)) for value in bare])
+        self.uses: dict[int, int] = {}
+        for value in bare:
+            key = id(self._origin(value))
+            self.uses[key] = self.uses.get(key, 0) + 1
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
         self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
@@ -382,7 +384,7 @@ def _sum(terms: list[Any], last: Op, output: Value) -> Op:
     total = Op(terms, last.scope, last.at)
     total.made_from = last.site
     aval = jax.typeof(terms[0])
-    total.cell = sum_cell(_compat.make_aval(aval.shape, aval.dtype))
+    total.cell = sum_cell(aval.shape, aval.dtype)
     total.outputs = [output]
     output.source = total
     return total

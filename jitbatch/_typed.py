@@ -262,11 +262,13 @@ def _layers(
     reader, read = reader[inside], read[inside]
     layer = find_layers(place[kind], stage, reader, read)
     of_kept = layer if kept.all() else find_layers(place[kind], stage, reader, read, kept)
-    layers = np.zeros((graphs, 2, len(types.kinds)), np.int64)
-    np.maximum.at(layers[:, 0], (owner, kind), layer + 1)
-    np.maximum.at(layers[:, 1], (owner[kept], kind[kept]), of_kept[kept] + 1)
     many = len(types.kinds)
-    needs = find_needs(owner * many + kind, layer, reader, read)
+    own_kind = owner * many + kind
+    layers = np.zeros((2, graphs * many), np.int64)
+    np.maximum.at(layers[0], own_kind, layer + 1)
+    np.maximum.at(layers[1], own_kind[kept], of_kept[kept] + 1)
+    layers = layers.reshape(2, graphs, many).swapaxes(0, 1)
+    needs = find_needs(own_kind, layer, reader, read)
     graph_of = needs[0] // many
     needs[[0, 2]] %= many
     return layer, cut(needs, np.bincount(graph_of, minlength=graphs)), [one.copy() for one in layers]
