@@ -83,7 +83,9 @@ class Analysis:
 
     def place_merged(self, value_row: np.ndarray) -> None:
         """Enter the rows of merged values: they lie where their leaders' do."""
-        value_row[self.batch.node_values] = value_row[self.batch.values_of(self.leader)]
+        merged = np.flatnonzero(self.leader != np.arange(len(self.leader)))
+        values, of_leaders = self.batch.merged_values(merged, self.leader)
+        value_row[values] = value_row[of_leaders]
 
     def operand_rows(self, nodes: np.ndarray, value_row: np.ndarray, count: int) -> np.ndarray:
         """int [operands, nodes]; where the operands of some nodes lie, which read `count` values each."""

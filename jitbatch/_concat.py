@@ -29,7 +29,7 @@ class Piece:
         needs: int [4, needs]; which layers need which (see `_layers`).
         layers: int [2, types]; how many layers each type has; and how many without sums of one term, which are no nodes
             of a piece: so many steps it needs at least.
-        sizes: how many nodes, values, operands, inputs and shared values there are.
+        sizes: int [5]; how many nodes, values, operands, inputs and shared values there are.
     """
 
     nodes: np.ndarray
@@ -40,7 +40,7 @@ class Piece:
     inputs: InputRows
     needs: np.ndarray
     layers: np.ndarray
-    sizes: tuple[int, int, int, int, int]
+    sizes: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,7 @@ class Batch:
         values: how many values there are.
         input_values, input_class: int [inputs].
         input_row: int [inputs]; which of the rows that its sample has of its class each is.
+        sample_of_input: int [inputs].
         shared_values, shared_numbers: int [shared rows].
         outputs: int; of all samples, one after the other.
     """
@@ -76,31 +77,29 @@ class Batch:
     input_values: np.ndarray
     input_class: np.ndarray
     input_row: np.ndarray
+    sample_of_input: np.ndarray
     shared_values: np.ndarray
     shared_numbers: np.ndarray
     outputs: np.ndarray
 
-    @cached_property
-    def node_values(self) -> np.ndarray:
-        """int; the values that nodes make, node after node."""
-        return ranges(self.first_value, self.made[self.type])
-
-    def values_of(self, leader: np.ndarray) -> np.ndarray:
-        """The values that correspond to `node_values` if other nodes of the same types take the place of all nodes."""
-        away = self.first_value[leader] - self.first_value
-        return self.node_values + away.repeat(self.made[self.type])
+    def merged_values(self, merged: np.ndarray, leader: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The values that some nodes make, and those that the leaders make which take their places."""
+        made = self.made[self.type[merged]]
+        return ranges(self.first_value[merged], made), ranges(self.first_value[leader[merged]], made)
 
     @cached_property
     def producer(self) -> np.ndarray:
         """int [values]; the node that makes each value, -1 for inputs and shared values."""
         producer = np.full(self.values, -1)
-        producer[self.node_values] = np.arange(len(self.type)).repeat(self.made[self.type])
+        made = self.made[self.type]
+        producer[ranges(self.first_value, made)] = np.arange(len(self.type)).repeat(made)
         return producer
 
 
 def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
     """One batch of pieces of the same types, whose nodes make so many values each."""
-    nodes_of, values_of, operands_of, inputs_of, shared_of = np.array([piece.sizes for piece in pieces]).T
+    sizes = np.concatenate([piece.sizes for piece in pieces])
+    nodes_of, values_of, operands_of, inputs_of, shared_of = sizes.reshape(-1, 5).T
     first = values_of.cumsum() - values_of
     nodes = np.concatenate([piece.nodes for piece in pieces], axis=1)
     kind, level, layer, arity, first_value, shape, from_input, to_input = nodes
@@ -129,6 +128,7 @@ def join(pieces: Sequence[Piece], made: np.ndarray) -> Batch:
         input_values=ranges(first, inputs_of),
         input_class=input_class,
         input_row=input_row,
+        sample_of_input=np.arange(len(pieces)).repeat(inputs_of),
         shared_values=ranges(first + inputs_of, shared_of),
         shared_numbers=np.concatenate([piece.shared for piece in pieces]),
         outputs=outputs,

@@ -21,7 +21,7 @@ from jitbatch._numbering import Recording, number
 from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
-from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identity
+from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identities, identity
 from jitbatch._tables import Tables, ValueClass
 from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
@@ -190,7 +190,7 @@ class Context:
 
     def take_apart(self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Structure]:
         """The structures of samples. One that cannot change is taken apart once."""
-        known = self.samples.get_all(map(identity, samples))
+        known = self.samples.get_all(identities(samples))
         return [
             one if one is not None and one.is_current() else Structure(sample, index, names)
             for index, (sample, one) in enumerate(zip(samples, known, strict=True))

@@ -92,32 +92,28 @@ def merge_calls(batch: Batch, may_merge: np.ndarray, value_key: np.ndarray) -> n
     may_merge = may_merge[batch.type]
     own = np.arange(len(batch.type))
     leader = first_of_equals(digests(batch.shapes, value_key[batch.input_values]), may_merge)
+    merged = np.flatnonzero(leader != own)
     key = value_key.copy()
-    key[batch.node_values] = value_key[batch.values_of(leader)]
-    operand_key = key[batch.operands]
-    if not _are_all_equal(batch, operand_key, leader):
-        leader, operand_key = own, value_key[batch.operands]  # different shapes or inputs have the same digest
-        key = value_key.copy()
-    total = offsets(mixed(operand_key ^ batch.place))[batch.operand_start]
-    first = first_of_equals(mixed(total[1:] - total[:-1] + batch.type), may_merge)
-    if (first == leader).all():
+    are_equal = all((one[leader[merged]] == one[merged]).all() for one in (batch.type, batch.level))
+    if are_equal:
+        values, of_leaders = batch.merged_values(merged, leader)
+        key[values] = value_key[of_leaders]
+        are_equal = _are_equal(batch, key, merged, leader[merged])
+    if not are_equal:  # different shapes or inputs have the same digest
+        leader, key = own, value_key.copy()
+
+    left = np.flatnonzero(leader == own)
+    total = offsets(mixed(key[batch.operands] ^ batch.place))[batch.operand_start]
+    words = mixed(total[1:] - total[:-1] + batch.type)
+    first = left[first_of_equals(words[left], may_merge[left])]
+    is_merged = first != left
+    if not is_merged.any():
         return leader
-    nodes = np.flatnonzero((first != leader) & (leader == own))
-    first = first[nodes]
-    if not _are_equal(batch, key, nodes, first):
-        nodes = np.flatnonzero(may_merge & (leader == own))  # different calls have the same digest
+    nodes, first = left[is_merged], first[is_merged]
+    if not _are_equal(batch, key, nodes, first):  # different calls have the same digest
+        nodes = left[may_merge[left]]
         first = _first_equal(batch, key, nodes)
     return _merge_readers(batch, key, may_merge, leader, nodes, first)
-
-
-def _are_all_equal(batch: Batch, operand_key: np.ndarray, leader: np.ndarray) -> bool:
-    """Whether all nodes are on the level of their leaders, have their types, and read values of the same keys."""
-    for one in (batch.type, batch.level, batch.arity):
-        if (one[leader] != one).any():
-            return False
-    start = batch.operand_start
-    of_leader = np.arange(len(operand_key)) + np.repeat(start[leader] - start[:-1], batch.arity)
-    return bool((operand_key[of_leader] == operand_key).all())
 
 
 FEW = 4
@@ -152,8 +148,10 @@ def _merge_readers(
                 order = np.argsort(batch.operands, kind="stable")
                 begin = np.searchsorted(batch.operands[order], np.arange(batch.values + 1))
             some = order[ranges(begin[values], begin[values + 1] - begin[values])]
-        nodes = np.unique(np.searchsorted(batch.operand_start, some, side="right") - 1)
-        nodes = nodes[may_merge[nodes] & (leader[nodes] == nodes)]
+        is_reader = np.zeros(len(leader), bool)
+        is_reader[batch.operand_start.searchsorted(some, side="right") - 1] = True
+        nodes = np.flatnonzero(is_reader & may_merge)
+        nodes = nodes[leader[nodes] == nodes]
         first = _first_equal(batch, key, nodes)
     raise AssertionError("there is no end to counting")
 
@@ -203,7 +201,9 @@ def first_of_equals(words: np.ndarray, among: np.ndarray | None = None) -> np.nd
     first = begins[slot]
     others = np.flatnonzero(words[first] != words)
     if len(others):
-        order = others[np.argsort(words[others], kind="stable")]
-        begin = np.flatnonzero(np.append(True, words[order[1:]] != words[order[:-1]]))
-        first[order] = order[begin].repeat(np.diff(begin, append=len(order)))
+        others = others[words[others].argsort(kind="stable")]
+        left = words[others]
+        is_new = np.ones(len(left), bool)
+        np.not_equal(left[1:], left[:-1], out=is_new[1:])
+        first[others] = others[is_new.nonzero()[0]][is_new.cumsum() - 1]
     return first

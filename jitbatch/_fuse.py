@@ -84,7 +84,8 @@ class Lowering:
         analysis, types = self.analysis, self.types
         layer = analysis.batch.layer[analysis.nodes]
         rounds = np.zeros(len(layer), np.int64)
-        counts, least = np.array([piece.layers for piece in analysis.pieces]).max(axis=0)
+        layers = np.concatenate([piece.layers for piece in analysis.pieces])
+        counts, least = layers[::2].max(axis=0), layers[1::2].max(axis=0)
         self.bound = int(least.sum())
         loops = [members for members, is_loop in types.phases if is_loop]
         needs = np.zeros((4, 0), np.int64)

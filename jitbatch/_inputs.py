@@ -44,7 +44,7 @@ def pack_inputs(
     start = count.cumsum(axis=0)
     counts = start[-1].copy()
     start -= count
-    row = start[np.arange(len(pieces)).repeat([piece.sizes[3] for piece in pieces]), batch.input_class]
+    row = start[batch.sample_of_input, batch.input_class]
     row += batch.input_row
     packed: dict[int, Any] = {}
     for number, arrays in by_class.items():
@@ -85,7 +85,7 @@ def _stack_on_host(arrays: Sequence[Any], rows: int, value_class: ValueClass) ->
         return np.array(arrays, value_class.dtype)  # numbers are many and small: all at once
     if not NUMBERS.isdisjoint(kinds):
         arrays = list(numbers_together(arrays, value_class.dtype))
-    flat = np.concatenate([np.asarray(array, value_class.dtype).ravel() for array in arrays])
+    flat = np.concatenate(arrays, axis=None, dtype=value_class.dtype, casting="unsafe")
     return flat.reshape(rows, *value_class.shape)
 
 

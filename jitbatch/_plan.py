@@ -362,15 +362,15 @@ def outputs_of(
                 "out, or plan them `like` a plan with items"
             )
         return (item[0],), [item[1]]
-    first = graphs[0]
-    tree, classes = first.out_tree, first.out_classes
-    for index, graph in enumerate(graphs):
-        if graph.out_classes != classes or graph.out_tree != tree:
-            raise OutputError(
-                f"sample {index} has the result {_describe_result(graph, tables)}, but sample 0 has "
-                f'{_describe_result(first, tables)}: they cannot be stacked. Use out="list", or return equal shapes'
-            )
-    return (tree,), [classes]
+    trees, classes = [graph.out_tree for graph in graphs], [graph.out_classes for graph in graphs]
+    if trees.count(trees[0]) < len(trees) or classes.count(classes[0]) < len(classes):
+        differs = [one != (trees[0], classes[0]) for one in zip(trees, classes, strict=True)]
+        index = differs.index(True)
+        raise OutputError(
+            f"sample {index} has the result {_describe_result(graphs[index], tables)}, but sample 0 has "
+            f'{_describe_result(graphs[0], tables)}: they cannot be stacked. Use out="list", or return equal shapes'
+        )
+    return (trees[0],), [classes[0]]
 
 
 def _describe_result(graph: Any, tables: Tables) -> str:

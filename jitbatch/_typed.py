@@ -169,7 +169,7 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
             digest, first - base, end - base,
         ]
     )  # fmt: skip
-    sizes = np.stack([parts_of, np.diff(start), operands_of, inputs_of, shared_of], axis=1).tolist()
+    sizes = np.stack([parts_of, np.diff(start), operands_of, inputs_of, shared_of], axis=1)
     apart = zip(
         cut(columns, parts_of),
         cut(np.stack([parts.operands - np.repeat(start[:-1], operands_of), parts.place]), operands_of),
@@ -179,7 +179,7 @@ def _rewrite(graphs: Sequence[Graph], types: Types) -> list[Piece]:
         strict=True,
     )
     return [
-        Piece(*arrays, graph.input_rows, own_needs, own_layers, tuple(size))
+        Piece(*arrays, graph.input_rows, own_needs, own_layers, size.copy())
         for graph, arrays, own_needs, own_layers, size in zip(graphs, apart, needs, layers, sizes, strict=True)
     ]
 

@@ -137,6 +137,7 @@ def batch_of(kinds: list[int], reads: list[list[int]], may_merge: list[bool], in
         input_values=np.arange(inputs),
         input_class=np.zeros(inputs, int),
         input_row=np.arange(inputs),
+        sample_of_input=np.zeros(inputs, int),
         shared_values=np.zeros(0, int),
         shared_numbers=np.zeros(0, int),
         outputs=np.zeros(0, int),
