@@ -201,15 +201,24 @@ class Context:
         graphs: list[Any] = [None if one.recorded is None else one.recorded[0] for one in structures]
         self.graphs.count_hits(len(graphs) - graphs.count(None))
         missing = [place for place, graph in enumerate(graphs) if graph is None]
+        new: dict[Any, Recording] = {}
+        made: dict[Any, Graph] = {}
+        with without_collections():
+            try:
+                for place in missing:
+                    key = structures[place].key
+                    if key in new:
+                        self.graphs.count_hits(1)
+                        continue
+                    graphs[place] = self.graphs.get(key)
+                    if graphs[place] is None:
+                        new[key] = self._record(structures[place], place, shared, arguments)
+            finally:  # what was recorded before a sample that fails is kept
+                if new:
+                    made = self._numbered(list(new.values()))
         for place in missing:
-            graphs[place] = self.graphs.get(structures[place].key)
-        new = [place for place in missing if graphs[place] is None]
-        if new:
-            with without_collections():
-                found = self._recorded({place: structures[place] for place in new}, shared, arguments)
-            for place in new:
-                graphs[place] = found[structures[place].key]
-        for place in missing:
+            if graphs[place] is None:
+                graphs[place] = made[structures[place].key]
             self._remember(structures[place], graphs[place])
         return graphs
 
@@ -218,15 +227,9 @@ class Context:
         (graph,) = self.graphs_of([structure], shared, arguments)
         return graph
 
-    def _recorded(
-        self, structures: dict[int, Structure], shared: SharedArguments, arguments: Arguments
-    ) -> dict[Any, Graph]:
-        """The graphs of new structures, which are given by the numbers of samples that have them."""
-        recordings: dict[Any, Recording] = {}
-        for index, structure in structures.items():
-            if structure.key not in recordings:
-                recordings[structure.key] = self._record(structure, index, shared, arguments)
-        graphs = number(list(recordings.values()), self.tables)
+    def _numbered(self, recordings: Sequence[Recording]) -> dict[Any, Graph]:
+        """The graphs of new structures, which are kept."""
+        graphs = number(recordings, self.tables)
         if verify:
             for graph in graphs:
                 graph.verify()

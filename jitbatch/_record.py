@@ -33,7 +33,6 @@ from jitbatch._values import (
     Value,
     is_array,
     new,
-    new_input,
     plain_aval,
     within,
 )
@@ -95,7 +94,7 @@ class Recorder(_compat.Trace):
     def inputs(self, avals: Sequence[tuple[Any, int]]) -> list[Value]:
         """The leaves of the sample, of these avals and their numbers."""
         numbers = self.numbers
-        sources = [new_input((leaf, 0, 0)) for leaf in range(len(avals))]
+        sources = [(leaf, 0, 0) for leaf in range(len(avals))]
         numbers.leaf_avals = [aval for aval, _ in avals]
         numbers.given = list(sources)
         numbers.given_class = [self.tables.aval_class(number) for _, number in avals]

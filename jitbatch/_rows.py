@@ -17,7 +17,7 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, array_key, intern_cell
 from jitbatch._fold import fold
 from jitbatch._tables import SharedArray, SharedResult, Tables
-from jitbatch._values import ConstantRow, InputSource, Op, Value, new_input, plain_aval, root, within
+from jitbatch._values import ConstantRow, InputSource, Op, Value, plain_aval, root, within
 
 BARE = 1 << 40
 """The first number of what bare operations make."""
@@ -129,16 +129,17 @@ class Numbers:
     def are_given(self, base: Value) -> bool:
         """Whether a value is a leaf of the sample, or a row of one, and has few rows."""
         source = base.source
-        return type(source) is InputSource and base.aval.shape[0] <= SMALL
+        return type(source) is tuple and base.aval.shape[0] <= SMALL
 
     def all_elements(self, base: Value) -> list[Value]:
         """What `element` gives for every index, in half of the time."""
         source, length, trace = base.source, base.aval.shape[0], base._trace
-        leaf, depth, first = source.leaf, source.depth + 1, source.row * length
+        leaf, depth, row = source
+        first = row * length
         known, given = self.elements, self.given
         aval, number = self.tables.element_aval(base.aval_number, None)
         in_class = self.tables.aval_class(number)
-        sources = [new_input((leaf, depth, row)) for row in range(first, first + length)]
+        sources = [(leaf, depth + 1, row) for row in range(first, first + length)]
         missing = [source for source in sources if source not in known]
         for row, source in enumerate(missing, len(given) + 1):
             known[source] = Value(trace, aval, number, source, -row, number)
@@ -149,9 +150,10 @@ class Numbers:
     def element(self, base: Value, index: int) -> Value | None:
         """A row of a leaf of the sample, or of a row of one; None of anything else."""
         source = base.source
-        if type(source) is not InputSource:
+        if type(source) is not tuple:
             return None
-        key = InputSource(source.leaf, source.depth + 1, source.row * base.aval.shape[0] + index)
+        leaf, depth, row = source
+        key = leaf, depth + 1, row * base.aval.shape[0] + index
         found = self.elements.get(key)
         if found is None:
             aval, number = self.tables.element_aval(base.aval_number, None)

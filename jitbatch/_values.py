@@ -1,10 +1,9 @@
 """What a recording is made of: values and the operations that make them."""
 
-import functools
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -53,23 +52,15 @@ class Op:
         return self.primitive is _compat.jit_p and _compat.is_users_jit(self.params)
 
 
-class InputSource(NamedTuple):
-    """Where a value of a sample comes from that nothing makes: a leaf, of which it is the row `row` along its first
-    `depth` axes."""
-
-    leaf: int
-    depth: int = 0
-    row: int = 0
-
-
 class SharedSource(NamedTuple):
     """The source of a leaf of the shared arguments."""
 
     leaf: int
 
 
-new_input: Callable[[tuple[int, int, int]], InputSource] = functools.partial(tuple.__new__, InputSource)
-"""As `InputSource`, in a third of the time."""
+InputSource: TypeAlias = tuple[int, int, int]
+"""Where a value of a sample comes from that nothing makes: a leaf, how many of its axes are indexed, and the row along
+them. A plain tuple: there is one for each word of a sentence."""
 
 
 class NodeSource:
@@ -90,7 +81,7 @@ class ConstantRow:
         self.array = array
 
 
-SOURCES = frozenset({Op, InputSource, SharedSource, NodeSource, ConstantRow})
+SOURCES = frozenset({Op, tuple, SharedSource, NodeSource, ConstantRow})
 """What values come from that are not aliases."""
 
 

@@ -216,7 +216,7 @@ def test_indexing_is_an_operation_of_its_own() -> None:
         row = xs[1:][::2][-1]
         two = lax.sin(xs)[1:][0]
     assert primitives(recorder) == ["index", "index", "sin", "index", "index"]
-    assert (row.source.leaf, row.source.depth, row.source.row) == (0, 1, 3)  # a row of an input is an input
+    assert row.source == (0, 1, 3)  # a row of an input is an input
     assert two.source.index == 1
     assert recorder.ops[2].outputs == two.source.inputs
 
