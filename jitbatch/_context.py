@@ -216,6 +216,7 @@ class Context:
             finally:  # what was recorded before a sample that fails is kept
                 if new:
                     made = self._numbered(list(new.values()))
+                    new.clear()
         for place in missing:
             if graphs[place] is None:
                 graphs[place] = made[structures[place].key]

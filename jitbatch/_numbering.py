@@ -63,13 +63,8 @@ def number(recordings: Sequence[Recording], tables: Tables, are_needed: bool = F
     entries = _flat(itertools.chain.from_iterable([one.given for one in recordings]), 3 * len(given)).reshape(-1, 3)
     is_given = reads < 0
     own = offsets(given_of)[read_in[is_given]] - 1 - reads[is_given]  # its place among all that is given
-    first_read = np.full(len(given), -1)
-    first_read[own[::-1]] = np.arange(len(own))[::-1]  # the last entry counts
-    used = np.flatnonzero(first_read >= 0)
-    is_shared = entries[used, 0] < 0
-    used_in = graphs.repeat(given_of)[used]
-    order = np.lexsort((first_read[used], is_shared, used_in))
-    used, is_shared, used_in = used[order], is_shared[order], used_in[order]
+    used = _in_order(own, entries[:, 0] < 0, graphs.repeat(given_of))
+    is_shared, used_in = entries[used, 0] < 0, graphs.repeat(given_of)[used]
     inputs_of = np.bincount(used_in[~is_shared], minlength=many)
     used_of = np.bincount(used_in, minlength=many)
 
@@ -107,18 +102,13 @@ def number(recordings: Sequence[Recording], tables: Tables, are_needed: bool = F
     value_class[value_of_made] = ends.out_class[output]
 
     # What reads what.
-    node_of_read = np.full(len(reads), -1)
-    node_of_read[is_operand] = np.arange(len(kind)).repeat(counts)
-    by = node_of_read[is_made]
-    is_edge = by >= 0
-    reader, at = by[is_edge], at[is_edge]
-    read = node_of[at]
-    column = (np.arange(len(reads)) - offsets(reads_of)[read_in])[is_made][is_edge]
     operand_start = offsets(counts)
-    first_operand = operand_start[:-1] - offsets(operands_of)[:-1].repeat(nodes_of)
-    column = np.where(ends.is_variadic[kind[reader]], 0, column - first_operand[reader])
-    slot = ends.first_slot[kind[reader]] + column
-    level = levels_of(len(kind), reader, read)
+    reader = np.arange(len(kind)).repeat(counts)
+    column = np.arange(len(reader)) - operand_start[reader]
+    is_edge = is_made[is_operand]
+    reader, column, at = reader[is_edge], column[is_edge], at[is_operand[is_made]]
+    slot = ends.first_slot[kind[reader]] + np.where(ends.is_variadic[kind[reader]], 0, column)
+    level = levels_of(len(kind), reader, node_of[at])
 
     kinds_present = _present(many, graph_of, kind)
     edges_present = _present(many, graph_of[reader], _edges(output[at], slot, tables))
@@ -159,6 +149,14 @@ def _joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Lists of numbers one after the other, and how long each is."""
     lengths = np.array(list(map(len, lists)), np.int64)
     return _flat(lists, int(lengths.sum())), lengths
+
+
+def _in_order(read: np.ndarray, is_shared: np.ndarray, graph: np.ndarray) -> np.ndarray:
+    """What is read of all that is given: graph by graph, inputs before shared values, in the order of reading."""
+    first = np.full(len(is_shared), -1)
+    first[read[::-1]] = np.arange(len(read))[::-1]  # the last entry counts
+    used = np.flatnonzero(first >= 0)
+    return used[np.lexsort((first[used], is_shared[used], graph[used]))]
 
 
 def _needed(recording: Recording, tables: Tables) -> Recording:

@@ -101,8 +101,8 @@ class Ends(NamedTuple):
     """The ends of edges at nodes of every kind, one kind after the other: outputs, and slots that are rows.
 
     Attributes:
-        outputs, slots: int [kinds]; how many a kind has.
-        first_output, first_slot: int [kinds]; where those of a kind begin.
+        outputs: int [kinds]; how many a kind has.
+        first_output, first_slot: int [kinds]; where the outputs and the slots of a kind begin.
         out_class: int; the value class of each output.
         is_variadic: bool [kinds]; whether all rows that a node reads are in one slot.
     """
@@ -110,7 +110,6 @@ class Ends(NamedTuple):
     outputs: np.ndarray
     first_output: np.ndarray
     out_class: np.ndarray
-    slots: np.ndarray
     first_slot: np.ndarray
     is_variadic: np.ndarray
 
@@ -158,7 +157,6 @@ def _ends(kinds: Sequence[Kind], classes: Sequence[tuple[int, ...]]) -> Ends:
         outputs=outputs,
         first_output=outputs.cumsum() - outputs,
         out_class=np.array([number for one in classes for number in one], np.int64),
-        slots=slots,
         first_slot=slots.cumsum() - slots,
         is_variadic=np.array([kind.is_variadic for kind in kinds], bool),
     )
