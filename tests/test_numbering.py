@@ -122,3 +122,13 @@ def test_values_of_what_was_numbered_together() -> None:
     samples = [sample for sample in SAMPLES if not isinstance(sample, list) or sample]
     want = jnp.stack([tree(W, jax.tree.map(jnp.asarray, sample)) for sample in samples])
     np.testing.assert_allclose(fun.batch(W, samples), want, rtol=1e-6)
+
+
+def test_inputs_come_before_shared_values_whatever_is_read_first() -> None:
+    fun = jitbatch(lambda w, x: (w["root"], x))
+    root, x = fun.batch(W, [X, 3 * X])
+    np.testing.assert_array_equal(root, [W["root"]] * 2)
+    np.testing.assert_array_equal(x, [X, 3 * X])
+    (context,) = fun._planner.contexts
+    (graph,) = context.graphs
+    assert graph.outputs.tolist() == [1, 0]
