@@ -68,7 +68,7 @@ class Recorder(_compat.Trace):
         self.gathered: list[Op] = []  # what they became when sums were found among them
         self.sample = sample
         self._known = known
-        self._templates: dict[Hashable, Template] = {}
+        self._templates: dict[Hashable, tuple[Any, ...]] = {}  # plain tuples are taken apart in a third of the time
         self._boundaries = granularity == "subgraph"
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
@@ -159,8 +159,11 @@ class Recorder(_compat.Trace):
         op, number = left.source, left.aval_number
         if equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope):
             value = new(Value)
-            value._trace, value.aval, value.aval_number, value.form = self, left.aval, number, number
-            value.source, value.row = op, self.numbers.fresh()
+            value._trace = self
+            value.aval = left.aval
+            value.aval_number = value.form = number
+            value.source = op
+            value.row = self.numbers.fresh()
             continue_total(op, right, value, len(self.kinds))
         else:
             op = Op([left, right], self._scope, len(self.kinds), site)
@@ -252,13 +255,15 @@ class Recorder(_compat.Trace):
                 if template is None:
                     return result
             else:
-                self._templates[forms] = template
+                self._templates[forms] = tuple(template)
         kinds, counts, operands, makes, reads_given, further, results, make, form, in_order, fragment = template
         numbers = self.numbers
         first = numbers.made
         numbers.made = end = first + makes
         if fragment is not None:
-            result = copy_fragment(self, template, rows, first, jax.tree.leaves((*args, *kwargs.values())))
+            result = copy_fragment(
+                self, Template._make(template), rows, first, jax.tree.leaves((*args, *kwargs.values()))
+            )
             self._expose(jax.tree.leaves(result))
             return result
         if not reads_given:
@@ -272,8 +277,11 @@ class Recorder(_compat.Trace):
         values = []
         for place, aval, number in results:
             value = new(Value)  # as `Value(...)`, in less time
-            value._trace, value.aval, value.aval_number, value.form = self, aval, number, number
-            value.source, value.row = NODE, first + place
+            value._trace = self
+            value.aval = aval
+            value.aval_number = value.form = number
+            value.source = NODE
+            value.row = first + place
             values.append(value)
         if make is None:
             return values[0]

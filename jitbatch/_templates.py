@@ -150,7 +150,7 @@ class Template(NamedTuple):
         makes: how many values the nodes make.
         reads_given: whether what is read are arguments only.
         further: constants and shared values that are rows, and rows that the body closes over.
-        results: the leaves of the result, each a `MadeRow` of its own.
+        results: the leaves of the result, each what a `MadeRow` of its own holds.
         make: makes the result of a list of its leaves, if it is not one array.
         form: the form of the result, if it is made of nothing but tuples of rows.
         in_order: whether the result is all that the nodes make, in order.
@@ -163,7 +163,7 @@ class Template(NamedTuple):
     makes: int
     reads_given: bool
     further: tuple[ConstantRow | SharedRow | Value, ...]
-    results: tuple[MadeRow, ...]
+    results: tuple[tuple[Any, ...], ...]
     make: Callable[[list[Any]], Any] | None
     form: int | None
     in_order: bool
@@ -194,7 +194,7 @@ def make_template(
     in_order = are_rows and [one.place for one in results] == list(range(makes))
     return Template(
         list(kinds), list(counts), taking(operands), makes, max(operands, default=-1) < given, tuple(further),
-        tuple(results), make, form, in_order,
+        tuple(map(tuple, results)) if are_rows and not operations else (), make, form, in_order,
         None if are_rows and not operations else Fragment(tuple(operations), scopes, tuple(results), out_tree),
     )  # fmt: skip
 
