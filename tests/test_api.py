@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import subprocess
@@ -134,6 +135,9 @@ def test_bound_methods_keep_what_methods_are() -> None:
     model = Model(jnp.float32(3))
     assert str(inspect.signature(model.score)) == "(x: 'Any', y: 'Any' = 1.0) -> 'Any'"
     assert (model.score.__name__, model.score.__doc__) == ("score", "The score of one sample.")
+    assert (model.score.__qualname__, model.score.__module__) == ("Model.score", __name__)
+    assert not hasattr(model.score, "nothing")
+    assert copy.copy(model.score)(2.0) == model.score(2.0)
     assert model.score.__wrapped__.__self__ is model
     assert Model.score.__wrapped__(model, 2.0) == 7.0
     assert repr(model.score) == repr(Model.score)
