@@ -60,7 +60,7 @@ class Structure:
             context has structures of its own (see `_context`).
     """
 
-    __slots__ = ("_described", "arrays", "key", "leaves", "recorded", "sample")
+    __slots__ = ("arrays", "key", "leaves", "recorded", "sample")
 
     def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str]):
         try:
@@ -78,7 +78,6 @@ class Structure:
         if None in others:
             raise _leaf_error(sample, index, names)
         self.key = (treedef, statics, numbers, others)
-        self._described = list(others)
         self.sample = sample
         self.recorded: tuple[Any, Inputs] | None = None
 
@@ -95,7 +94,7 @@ class Structure:
 
     def is_current(self) -> bool:
         """Whether a sample that `cannot_change` still has this key: NumPy lets an array take another shape."""
-        return [(array.shape, array.dtype, False) for array in self.arrays] == self._described
+        return tuple([(array.shape, array.dtype, False) for array in self.arrays]) == self.key[3]
 
 
 MOST_BYTES = 4096
