@@ -116,6 +116,8 @@ class Graph:
         check(np.all((self.shared_rows >= 0) & (self.shared_rows < len(tables.shared))), "shared rows exist")
         check(np.all((self.outputs >= 0) & (self.outputs < len(self.value_class))), "outputs are values")
         check(self.out_tree.num_leaves == len(self.outputs), "one output a leaf of the result")
+        check(self.kinds_present.tolist() == sorted(set(self.kind.tolist())), "the kinds of its nodes are present")
+        edges: set[tuple[int, ...]] = set()
         for node in range(nodes):
             kind = tables.kinds[self.kind[node]]
             reads = self.operands[self.operand_start[node] : self.operand_start[node + 1]]
@@ -128,6 +130,16 @@ class Graph:
             check(list(self.value_class[reads]) == wanted, f"node {node} reads values of the right classes")
             made = self.value_class[self.node_values[node] : self.node_values[node + 1]]
             check(tuple(made) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
+            makers = self.producer[reads].tolist()
+            above = max([int(self.level[by]) + 1 for by in makers if by >= 0], default=0)
+            check(self.level[node] == above, f"node {node} is one level above what it reads")
+            for column, (value, by) in enumerate(zip(reads.tolist(), makers, strict=True)):
+                if by >= 0:
+                    slot = slots[0 if kind.is_variadic else column]
+                    edges.add((int(self.kind[by]), value - int(self.node_values[by]), int(self.kind[node]), slot))
+        present = self.edges_present.tolist()
+        check(present == sorted(set(present)), "edges are present once, ascending")
+        check({tuple(tables.edges[number]) for number in present} == edges, "the edges between its nodes are present")
 
     def __str__(self) -> str:
         def name(value: int) -> str:

@@ -1,8 +1,8 @@
 """Recordings as graphs, of which all numbers are small: those of all new structures of a batch together.
 
 A recording numbers its rows as they come (see `_rows`), a graph numbers its values: what is given in the order in which
-it is read first, inputs before shared values, then what the nodes make. What nothing needs is dropped. All this works
-on whole arrays.
+it is read first, inputs before shared values, then what the nodes make. What nothing needs is dropped. All this but
+levels, and samples that have something to drop, is done on whole arrays.
 """
 
 import itertools

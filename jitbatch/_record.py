@@ -68,7 +68,7 @@ class Recorder(_compat.Trace):
         self.gathered: list[Op] = []  # what they became when sums were found among them
         self.sample = sample
         self._known = known
-        self._templates: dict[Hashable, tuple[Any, ...]] = {}  # plain tuples are taken apart in a third of the time
+        self._templates: dict[Hashable, tuple[Any, ...]] = {}  # plain tuples are taken apart faster
         self._boundaries = granularity == "subgraph"
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)

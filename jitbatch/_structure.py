@@ -22,7 +22,7 @@ _is_none = functools.partial(operator.is_, None)
 
 
 _jax_arrays: "weakref.WeakSet[type]" = weakref.WeakSet()
-"""Classes whose instances are arrays of JAX's: asking JAX takes 4 us."""
+"""Classes whose instances are arrays of JAX's: asking JAX for each leaf takes longer than all else here."""
 
 
 def describe_leaf(leaf: Any) -> Hashable:

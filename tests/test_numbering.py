@@ -62,23 +62,6 @@ def test_graphs_are_the_same_whatever_they_are_numbered_with(granularity: str) -
         assert one.out_tree == other.out_tree
 
 
-def test_what_is_present_is_what_nodes_say() -> None:
-    for graph in graphs_of(SAMPLES, True, granularity="subgraph", executor="fused"):
-        assert graph.kinds_present.tolist() == sorted(set(graph.kind.tolist()))
-        edges = set()
-        for node, number in enumerate(graph.kind.tolist()):
-            kind = graph.tables.kinds[number]
-            slots = [slot for slot, bound in enumerate(kind.binding) if bound == -1]
-            reads = graph.operands[graph.operand_start[node] : graph.operand_start[node + 1]].tolist()
-            for column, value in enumerate(reads):
-                by = int(graph.producer[value])
-                if by >= 0:
-                    output = value - int(graph.node_values[by])
-                    edges.add((int(graph.kind[by]), output, number, slots[0 if kind.is_variadic else column]))
-        assert {tuple(graph.tables.edges[number]) for number in graph.edges_present.tolist()} == edges
-        assert np.all(np.diff(graph.edges_present) > 0)
-
-
 def test_a_structure_that_is_new_twice_in_a_batch_is_recorded_once() -> None:
     calls = []
 
