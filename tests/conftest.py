@@ -1,11 +1,15 @@
 """Every graph, schedule and plan made in the tests is verified."""
 
 import os
+from pathlib import Path
 
 from fuzz import QUICK_COMPILATION
 
-# The tests compile thousands of tiny kernels and run each once or twice.
+# The tests compile thousands of tiny kernels and run each once or twice; what was compiled before is read from disk.
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 # Nothing in the tests depends on what was measured on some machine.
 os.environ["JITBATCH_CACHE_DIR"] = os.devnull

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -70,6 +71,17 @@ def in_turn(fun: Any, w: Any, samples: Any) -> Any:
     return jnp.stack([fun(w, sample) for sample in samples])
 
 
+def derivatives(run: Any) -> Any:
+    forward = jax.jvp(run, (W,), (W + 1,))[1]
+    return forward, jax.grad(lambda w: run(w).sum())(W), jax.hessian(lambda w: (run(w) ** 2).sum())(W)
+
+
+@functools.cache
+def wanted(fun: Any) -> Any:
+    """The derivatives of the plain loop."""
+    return derivatives(lambda w: in_turn(fun, w, SAMPLES))
+
+
 @pytest.mark.parametrize("granularity", ["subgraph", "op"])
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("fun", MODELS)
@@ -77,12 +89,7 @@ def test_derivatives_are_those_of_the_plain_loop(fun: Any, executor: str, granul
     """Also where inputs are roots of zero, whose derivative is infinite, and go through loops that have none."""
     batched = jitbatch(fun, executor=executor, granularity=granularity)
     plan = batched.plan(W, SAMPLES)
-
-    def derivatives(run: Any) -> Any:
-        forward = jax.jvp(run, (W,), (W + 1,))[1]
-        return forward, jax.grad(lambda w: run(w).sum())(W), jax.hessian(lambda w: (run(w) ** 2).sum())(W)
-
-    want = derivatives(lambda w: in_turn(fun, w, SAMPLES))
+    want = wanted(fun)
     assert all(np.isfinite(one).all() for one in want)
     got = derivatives(lambda w: batched.batch(w, plan))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
@@ -93,10 +100,10 @@ def test_samples_that_are_differentiated(executor: str) -> None:
     batched = jitbatch(chain, executor=executor)
     positive = [sample + 1 for sample in SAMPLES]
 
-    def derivatives(run: Any) -> Any:
+    def gradients(run: Any) -> Any:
         return jax.grad(lambda w, xs: run(w, xs).sum(), argnums=(0, 1))(W, positive)
 
-    want, got = derivatives(lambda w, xs: in_turn(chain, w, xs)), derivatives(batched.batch)
+    want, got = gradients(lambda w, xs: in_turn(chain, w, xs)), gradients(batched.batch)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
 
 

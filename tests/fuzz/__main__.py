@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from fuzz import CHEAP_COMPILATION
+from fuzz import QUICK_COMPILATION
 
-os.environ.setdefault("XLA_FLAGS", CHEAP_COMPILATION)
+os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 
 BATCH = 200
 """Programs in a process."""
