@@ -6,9 +6,10 @@
 DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. In the case `sick-encoded`, a decorated
 function walks the trees, and not a plain one. For each case:
 
-- cold: microseconds a node for minibatches of structures that were never met, in a context that knows the cells;
-- warm: the same for structures that were met before;
-- cold cpu, warm cpu: the same as processor time of the planning thread, which says more on a busy machine;
+- cold: microseconds a node for minibatches of structures that were never met, in a context that knows the cells: the
+  median of the minibatches, and the mean, which full collections of Python's garbage collector are a part of;
+- warm: the median for structures that were met before;
+- cold cpu, warm cpu: the medians as processor time of the planning thread, which says more on a busy machine;
 - share: warm planning by the time of a fused train step;
 - cold epoch: the time of an epoch with `f.plans` (planning and training) over never-seen samples, by that of the next
   one over the same samples;
@@ -121,8 +122,9 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
     warm_step = statistics.median(executed) / len(batches)
     return {
         "nodes a minibatch": statistics.mean(counts),
-        "cold us a node": 1e6 * sum(cold) / sum(nodes),
-        "cold cpu us a node": 1e6 * sum(cold_cpu) / sum(nodes),
+        "cold us a node": 1e6 * statistics.median(np.array(cold) / nodes),
+        "cold us a node, mean": 1e6 * sum(cold) / sum(nodes),
+        "cold cpu us a node": 1e6 * statistics.median(np.array(cold_cpu) / nodes),
         "warm cpu us a node": 1e6 * statistics.median(np.array(warm_cpu) / counts),
         "warm us a node": 1e6 * statistics.median(np.array(warm) / counts),
         "warm ms a minibatch": 1e3 * statistics.median(warm),
