@@ -95,10 +95,11 @@ class Cache:
         entry = self.get(key)
         return self.put(key, make()) if entry is None else entry
 
-    def count_hits(self, hits: int) -> None:
-        """Count entries that were found again without asking."""
+    def count(self, hits: int, misses: int = 0) -> None:
+        """Count entries that were found again, or made anew, without asking."""
         with self._lock:
             self._hits += hits
+            self._misses += misses
 
     def discard(self, key: Hashable) -> None:
         with self._lock:

@@ -199,7 +199,7 @@ class Context:
     def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
         """The graphs of samples, recorded where their structures are new."""
         graphs: list[Any] = [None if one.recorded is None else one.recorded[0] for one in structures]
-        self.graphs.count_hits(len(graphs) - graphs.count(None))
+        self.graphs.count(len(graphs) - graphs.count(None))
         missing = [place for place, graph in enumerate(graphs) if graph is None]
         new: dict[Any, Recording] = {}
         made: dict[Any, Graph] = {}
@@ -208,7 +208,7 @@ class Context:
                 for place in missing:
                     key = structures[place].key
                     if key in new:
-                        self.graphs.count_hits(1)
+                        self.graphs.count(1)
                         continue
                     graphs[place] = self.graphs.get(key)
                     if graphs[place] is None:

@@ -42,6 +42,11 @@ class Recorded(NamedTuple):
     scopes: int
 
 
+def may_be_kept(operations: int) -> bool:
+    """Whether a fragment of so many nodes and bare operations is small enough."""
+    return operations <= MAX_OPERATIONS
+
+
 def make_fragment(
     body: Recorded, numbers: Numbers, aliases: Sequence[Any], positions: Sequence[int | None], result: Any
 ) -> Template | None:
@@ -53,7 +58,7 @@ def make_fragment(
         positions: the places of their numbers.
         result: what the call returned.
     """
-    if len(body.kinds) + len(body.ops) > MAX_OPERATIONS:
+    if not may_be_kept(len(body.kinds) + len(body.ops)):
         return None
     leaves, out_tree = jax.tree.flatten(result)
     argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}

@@ -17,6 +17,10 @@ from jitbatch._structure import is_named_tuple
 from jitbatch._tables import Tables
 from jitbatch._values import SharedSource, Value, described, is_array, plain_aval, root
 
+MANY_LEAVES = 8
+"""Arguments of more leaves are large: functions that call others run on them as they are when they meet their structure
+first, and each time if few of them come again."""
+
 
 def weakly(fun: Callable[..., Any]) -> Hashable:
     """A function as a part of a key that keeps neither it nor what it closes over: one that is made for each sample is
@@ -24,6 +28,11 @@ def weakly(fun: Callable[..., Any]) -> Hashable:
     if type(fun) is FunctionType:
         return weakref.ref(fun)
     return Identity(fun) if type(fun).__hash__ is None else fun
+
+
+def code_of(fun: Callable[..., Any]) -> Hashable:
+    """What functions have in common that are made anew for each sample."""
+    return getattr(fun, "__code__", None) or weakly(fun)
 
 
 class Flat(NamedTuple):
@@ -44,21 +53,23 @@ class Passed:
 
     Attributes:
         known: what is looked up, by `id`: what a `Flat` holds.
+        walks: whether a function runs each time that it is called on something large (see `Known.walks`).
     """
 
-    def __init__(self, tables: Tables, numbers: Numbers, sample: str):
+    def __init__(self, tables: Tables, numbers: Numbers, sample: str, walks: Callable[[Callable[..., Any]], bool]):
         self.known: dict[int, tuple[Any, Sequence[Any], Sequence[int | None], int, bool]] = {}
         self._shared: list[Flat] = []
         self._tables = tables
         self._numbers = numbers
         self._sample = sample
+        self._walks = walks
 
     def release(self) -> None:
         self.known.clear()
         self._shared.clear()
 
-    def flatten(self, arg: Any) -> Flat:
-        """An argument's leaves, and its form."""
+    def flatten(self, arg: Any, fun: Callable[..., Any] | None = None) -> Flat | None:
+        """An argument's leaves, and its form. None if it is large and the function that it is passed to `walks`."""
         found = self.known.get(id(arg))
         if found is not None:
             return Flat(*found)
@@ -79,6 +90,8 @@ class Passed:
             if form is not None:
                 return Flat(arg, arg, [item.row for item in arg], form)
         leaves, treedef, statics = flatten_with_statics(arg)
+        if fun is not None and len(leaves) > MANY_LEAVES and not _may_be_shared(leaves[0]) and self._walks(fun):
+            return None
         if set(map(type, leaves)) == {Value}:
             forms = tuple([numbers.form(leaf) if leaf.form is None else leaf.form for leaf in leaves])
             rows = [leaf.row for leaf in leaves]
@@ -108,10 +121,21 @@ class Passed:
             if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
                 raise mutation_error(_described(arg, True), self._sample)
 
+    def opened(self, arg: Any, alias: Callable[[Any], Any]) -> tuple[Any, list[Any] | None]:
+        """An argument with an alias for each leaf that is no value of the recording, and its leaves then; None for one
+        that cannot change, or is shared."""
+        if type(arg) is Value or id(arg) in self.known:
+            return arg, None
+        leaves, tree = jax.tree.flatten(arg)
+        if set(map(type, leaves)) <= {Value}:
+            return arg, leaves
+        leaves = list(map(alias, leaves))
+        return tree.unflatten(leaves), leaves
+
     def first_call(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "FirstCall":
         """A call with arguments of forms that were not met before."""
         given = (*args, *kwargs.values())
-        flat = [self.flatten(arg) for arg in given]
+        flat: list[Any] = [self.flatten(arg) for arg in given]
         parts = [flatten_with_statics(arg) for arg in given]
         for one, (found, *_) in zip(flat, parts, strict=True):
             if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
@@ -193,19 +217,29 @@ class FirstCall:
         return {id(leaf) for leaf in jax.tree.leaves(shared)}
 
     def check_unchanged(self) -> None:
-        """A body must not have changed what it was called with: the caller would not see it."""
+        """A body must not have changed what it was called with."""
         aliases = iter(self.aliases)
         for passed, leaves, is_shared in zip(self.arguments, self._leaves, self.is_shared, strict=True):
-            before, after = list(itertools.islice(aliases, len(leaves))), jax.tree.leaves(passed)
-            if len(after) != len(before) or any(
-                one is not other and (is_array(one) or is_array(other))
-                for one, other in zip(before, after, strict=True)
-            ):
-                raise mutation_error(_described(passed, is_shared), self._sample)
+            check_holds(passed, list(itertools.islice(aliases, len(leaves))), self._sample, is_shared)
+
+
+def check_holds(arg: Any, leaves: list[Any], sample: str, is_shared: bool = False) -> None:
+    """Raise if an argument of a body that has run does not hold these leaves any more: the caller would not see it."""
+    after = jax.tree.leaves(arg)
+    if list(map(id, after)) == list(map(id, leaves)):
+        return
+    if len(after) != len(leaves) or any(
+        one is not other and (is_array(one) or is_array(other)) for one, other in zip(leaves, after, strict=True)
+    ):
+        raise mutation_error(_described(arg, is_shared), sample)
 
 
 def _described(arg: Any, is_shared: bool) -> str:
     return f"{'the shared' if is_shared else 'an'} argument of type {type(arg).__name__}"
+
+
+def _may_be_shared(value: Any) -> bool:
+    return type(value) is Value and value.row is None
 
 
 def _is_shared_leaf(value: Any) -> bool:

@@ -16,14 +16,14 @@ import jax
 
 from jitbatch import _compat
 from jitbatch._errors import ControlFlowError, LeakError, OutputError
-from jitbatch._fragments import Recorded, copy_fragment, make_fragment
+from jitbatch._fragments import Recorded, copy_fragment, make_fragment, may_be_kept
 from jitbatch._leaf import make_leaf
 from jitbatch._open import list_elements
-from jitbatch._passed import FirstCall, Passed, weakly
+from jitbatch._passed import MANY_LEAVES, Passed, check_holds, code_of
 from jitbatch._rows import Numbers
 from jitbatch._sites import SiteRecorder, describe_function
 from jitbatch._tables import Tables
-from jitbatch._templates import COMPOSITE, ONCE, Known, Template, further_row, leaf_template
+from jitbatch._templates import COMPOSITE, ONCE, Composite, Known, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
@@ -73,10 +73,10 @@ class Recorder(_compat.Trace):
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self.scopes = 0
-        self._calls = self._first_calls = 0
+        self._calls = self._first_calls = self._walks = 0
         self._exposed: list[int | None] = []
         self._hidden: dict[int | None, Callable[..., Any]] = {}
-        self.passed = Passed(tables, self.numbers, sample)
+        self.passed = Passed(tables, self.numbers, sample, known.walks)
 
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
@@ -87,7 +87,7 @@ class Recorder(_compat.Trace):
         self.numbers.elements.clear()
         self._hidden.clear()
         self._sites.forget()
-        self._known.templates.count_hits(self._calls - self._first_calls)
+        self._known.templates.count(self._calls - self._first_calls, self._walks)
 
     # Values and operations
 
@@ -238,7 +238,12 @@ class Recorder(_compat.Trace):
                 described.append(arg.form)
                 rows.append(arg.row)
             else:
-                _, _, of_leaves, form, _ = known.get(id(arg)) or self.passed.flatten(arg)
+                flat = known.get(id(arg)) or self.passed.flatten(arg, fun)
+                if flat is None:
+                    self._first_calls += 1
+                    self._walks += 1
+                    return self._walk(fun, args, kwargs)[0]
+                _, _, of_leaves, form, _ = flat
                 described.append(form)
                 rows += of_leaves
         if kwargs:
@@ -251,7 +256,7 @@ class Recorder(_compat.Trace):
             self._first_calls += 1
             template = self._known.templates.get(forms)
             if template is None:
-                template, result = self._first_call(fun, args, kwargs, forms)
+                template, result = self._first_call(fun, args, kwargs, forms, len(rows))
                 if template is None:
                     return result
             else:
@@ -292,13 +297,23 @@ class Recorder(_compat.Trace):
         return result
 
     def _first_call(
-        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], forms: Hashable, leaves: int
     ) -> tuple[Template | None, Any]:  # fmt: skip
-        """A call with arguments of forms of which there is no template: its body runs, unless it is known what it does
-        with arguments of this structure. Returns a template to be recorded, or what was returned by a body that
-        recorded itself."""
-        known, code = self._known, getattr(fun, "__code__", None) or weakly(fun)
-        met = known.met.get(forms)
+        """A call with arguments of forms of which there is no template, which have so many leaves that are not shared:
+        its body runs, unless it is known what it does with arguments of this structure. Returns a template to be
+        recorded, or what was returned by a body that recorded itself."""
+        known = self._known
+        met, composite = known.met.get(forms), known.composite(fun)
+        runs_as_it_is = met is COMPOSITE
+        if composite is not None and leaves > MANY_LEAVES and not composite.is_leaf:
+            composite.met += not met
+            composite.again += met is ONCE
+            runs_as_it_is |= not met  # aliases for all leaves, at every level of a tree, take longer than all else
+        if runs_as_it_is:
+            result, body = self._walk(fun, args, kwargs)
+            if not met and body.calls and may_be_kept(len(self.kinds) - body.nodes + len(self.ops) - body.ops):
+                known.met.put(forms, ONCE)
+            return None, result
         call = self.passed.first_call(fun, args, kwargs)
         leaf = None if met else known.signatures.get(call.signature)
         if leaf is not None:
@@ -307,13 +322,13 @@ class Recorder(_compat.Trace):
 
         # A body needs aliases, so that `f(x, x)` is what `f(x, y)` is. Shared values are part of the forms, under which
         # a composite is kept; and a function that called others before is likely to do so again.
-        with_shared = not met and not known.composites.get(code)
-        call.replace(self._alias_number if met is COMPOSITE else self._alias, with_shared)
+        call.replace(self._alias, with_shared=not met and composite is None)
         positional, named = call.arguments[: len(args)], dict(zip(kwargs, call.arguments[len(args) :], strict=True))
         result, body = self._run(fun, positional, named)
         call.check_unchanged()
         is_leaf = not met and not body.calls
-        self._hide(fun, body, call, None if is_leaf else result)
+        aliases = [alias.row for alias, leaf in zip(call.aliases, call.leaves, strict=True) if alias is not leaf]
+        self._hide(fun, body, aliases, None if is_leaf else result)
         if is_leaf:
             ops = self.ops[body.ops :]
             del self.ops[body.ops :]
@@ -326,7 +341,7 @@ class Recorder(_compat.Trace):
                 known.templates.put(forms, template)
             return template, None
         if not met:
-            known.composites.put(code, True)
+            known.composites.put(code_of(fun), composite or Composite())
             known.met.put(forms, ONCE)
         elif met is ONCE:  # most structures are met once; what is met again is kept
             fragment = make_fragment(self._recorded(body), self.numbers, call.aliases, call.positions, result)
@@ -336,6 +351,21 @@ class Recorder(_compat.Trace):
             else:
                 known.templates.put(forms, fragment)
         return None, result
+
+    def _walk(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Body]:
+        """Run the body of a function that is known to call others on its arguments as they are, but for numbers. If it
+        calls none after all, what it does is not one operation; it will be the next time."""
+        given = [self.passed.opened(arg, self._alias_number) for arg in (*args, *kwargs.values())]
+        passed = [arg for arg, _ in given]
+        result, body = self._run(fun, passed[: len(args)], dict(zip(kwargs, passed[len(args) :], strict=True)))
+        for arg, leaves in given:
+            if leaves is not None:
+                check_holds(arg, leaves, self.sample)
+        self._hide(fun, body, (), result)
+        composite = self._known.composite(fun)
+        if composite is not None and not body.calls:
+            composite.is_leaf = True
+        return result, body
 
     def _run(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Body]:
         """Run the body of a call, in a scope of its own."""
@@ -347,7 +377,8 @@ class Recorder(_compat.Trace):
             result = fun(*args, **kwargs)
         finally:
             self._scope = outer
-        self.ops[ops:] = apart(self.ops[ops:])
+        if len(self.ops) > ops:
+            self.ops[ops:] = apart(self.ops[ops:])
         return result, Body(nodes, operands, ops, made, scope, exposed, self._calls - calls)
 
     def _recorded(self, body: Body) -> Recorded:
@@ -378,13 +409,12 @@ class Recorder(_compat.Trace):
         if self._scope:
             self._exposed += [value.row for value in values if type(value) is Value]
 
-    def _hide(self, fun: Callable[..., Any], body: Body, call: FirstCall, result: Any) -> None:
-        """Note that a body has ended: nothing that it has seen is to be used any more, but for its result. What else
-        than arrays it returns may hold anything; then it runs for every call."""
+    def _hide(self, fun: Callable[..., Any], body: Body, aliases: Sequence[int | None], result: Any) -> None:
+        """Note that a body has ended: nothing that it has seen, its aliases among that, is to be used any more, but for
+        its result. What else than arrays it returns may hold anything; then it runs for every call."""
         leaves = jax.tree.leaves(result)
         if not all(map(is_array, leaves)):
             return
-        aliases = [alias.row for alias, leaf in zip(call.aliases, call.leaves, strict=True) if alias is not leaf]
         seen = [*self._exposed[body.exposed :], *aliases]
         del self._exposed[body.exposed :]
         returned = {leaf.row for leaf in leaves if type(leaf) is Value}

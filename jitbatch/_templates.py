@@ -14,6 +14,7 @@ from jitbatch import _compat
 from jitbatch._abstract import Abstract
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Cell, SumCell
+from jitbatch._passed import code_of
 from jitbatch._rows import Numbers, SharedRow, is_small
 from jitbatch._structure import is_named_tuple
 from jitbatch._tables import ROW, SharedArray, SharedResult
@@ -90,12 +91,37 @@ COMPOSITE = "composite"
 """The same of a body that runs each time, because it cannot be copied."""
 
 
+MET_ENOUGH = 64
+"""Structures of large arguments after which it is asked how many of them came again."""
+
+
+class Composite:
+    """A function that called decorated ones when it ran.
+
+    Attributes:
+        met, again: how many structures of large arguments it has met, and how many of them again.
+        is_leaf: whether it called none on such arguments.
+    """
+
+    __slots__ = ("again", "is_leaf", "met")
+
+    def __init__(self) -> None:
+        self.met = self.again = 0
+        self.is_leaf = False
+
+    @property
+    def walks(self) -> bool:
+        """Whether templates are not looked for where arguments are large, because these hardly ever come again, as
+        subtrees near the root of a tree do not."""
+        return self.met > MET_ENOUGH + 2 * self.again and not self.is_leaf
+
+
 class Known:
     """What is known of the decorated functions that a function calls.
 
     Attributes:
         signatures: for a function and arguments of one structure a `Leaf`.
-        composites: the code of functions that called decorated ones when they ran.
+        composites: for the code of a function that calls decorated ones a `Composite`.
         met: for such a function and the forms of its arguments `ONCE` or `COMPOSITE`.
         templates: for a function and the forms of its arguments a `Template`.
         abstract: what operations make that are called outside of them.
@@ -107,6 +133,14 @@ class Known:
         self.composites = Cache(maxsize)
         self.met = Cache(maxsize)
         self.templates = Cache(maxsize)
+
+    def composite(self, fun: Callable[..., Any]) -> Composite | None:
+        return self.composites.get(code_of(fun))
+
+    def walks(self, fun: Callable[..., Any]) -> bool:
+        """Whether a function is to run each time that it is called on large arguments."""
+        composite = self.composite(fun)
+        return composite is not None and composite.walks
 
     def info(self) -> CacheInfo:
         """Hits and misses of calls, where a miss is a call whose body ran; the size is that of the templates."""

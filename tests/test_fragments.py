@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitbatch import Static, _fragments, jitbatch
-from jitbatch._errors import LeakError, MutationError
+from jitbatch import Static, _fragments, _templates, jitbatch
+from jitbatch._errors import ControlFlowError, LeakError, MutationError
 
 PARAMS = {"w": jnp.float32([[0.5, -0.2], [0.1, 0.3]]), "b": jnp.float32([0.1, -0.1])}
 
@@ -226,6 +226,143 @@ def test_an_argument_that_is_changed_is_an_error_in_any_order(order: int) -> Non
     samples = [[leaf_vector(i) for i in range(n)] for n in (1, 2)][::order]
     with pytest.raises(MutationError, match="an argument of type list"):
         jitbatch(lambda params, xs: last(params, list(xs))).batch(PARAMS, samples)
+
+
+# --- Large arguments
+
+
+def comb(shape: int, leaves: int = 10) -> Any:
+    """A tree that has this many leaves and, for each number, another shape."""
+    grown: Any = leaf_vector(0)
+    for i in range(1, leaves):
+        grown = (grown, leaf_vector(i)) if shape >> i & 1 else (leaf_vector(i), grown)
+    return grown
+
+
+def test_large_arguments_that_hardly_come_again_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, forms = [], []
+    many = [comb(2 * i, 10 + i % 3) for i in range(1, 60)]
+    for enough in (5, 1 << 30):
+        monkeypatch.setattr(_templates, "MET_ENOUGH", enough)
+        runs: list[Any] = []
+        encode = make_encoder(runs)
+        encode.plan(PARAMS, TREES)
+        encode.plan(PARAMS, many[:30])
+        (context,) = encode._planner.contexts
+        before = len(context.tables.forms)
+        encode.plan(PARAMS, many[30:])
+        forms.append(len(context.tables.forms) - before)
+        graphs.append([str(graph) for graph in context.graphs])
+        runs.clear()
+        encode.plan(PARAMS, [(TREES[1], comb(1000))])
+        assert jax.tree.structure(tree(4, 5)) not in runs  # what is small is copied all the same
+    assert graphs[0] == graphs[1]
+    assert forms[0] < forms[1] / 2
+    np.testing.assert_allclose(
+        encode.batch(PARAMS, many[:8]), in_turn(encode.__wrapped__, PARAMS, many[:8]), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_part_of_the_parameters_is_not_a_large_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_templates, "MET_ENOUGH", 5)
+    params = {"encoder": {**PARAMS, **{f"unused{i}": jnp.zeros(1) for i in range(10)}}}
+    runs: list[Any] = []
+    encode = make_encoder(runs)
+    fun = jitbatch(lambda params, tree: encode(params["encoder"], tree))
+    fun.plan(params, [*TREES, *map(comb, range(0, 40, 2))])
+    runs.clear()
+    fun.plan(params, [(TREES[1], TREES[0])])
+    assert jax.tree.structure(tree(4, 5)) not in runs
+    (context,) = fun._planner.contexts
+    assert [composite.is_leaf for composite in context.known.composites] == [False]
+
+
+def test_calls_on_large_arguments_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_templates, "MET_ENOUGH", 5)
+    runs: list[Any] = []
+    encode = make_encoder(runs)
+    score = jitbatch(lambda params, tree: encode(params, tree).sum())
+    score.plan(PARAMS, [comb(2 * i) for i in range(40)])
+    assert score.cache_info()["subgraphs"].misses == len(runs) + 1  # and that of `join`
+
+
+def test_large_arguments_that_come_again_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_templates, "MET_ENOUGH", 3)
+    runs: list[int] = []
+
+    @jitbatch
+    def encode(params: Any, words: Any) -> Any:
+        runs.append(len(words))
+        h = words[0]
+        for word in words[1:]:
+            h = join(params, h, word)
+        return h
+
+    @jitbatch
+    def text(params: Any, sentences: Any) -> Any:
+        return sum(encode(params, sentence) for sentence in sentences)
+
+    def sentence(length: int) -> list[Any]:
+        return [leaf_vector(i) for i in range(length)]
+
+    samples = [[sentence(9 + i % 6) for i in range(start, start + 4)] for start in range(12)]
+    np.testing.assert_allclose(
+        text.batch(PARAMS, samples), in_turn(text.__wrapped__, PARAMS, samples), rtol=1e-5, atol=1e-6
+    )
+    runs.clear()
+    text.plan(PARAMS, [[sentence(9 + i % 6) for i in range(7)]])
+    assert runs == []
+
+
+def test_a_function_that_calls_none_on_large_arguments() -> None:
+    """It is one operation, but where that was not known."""
+    runs: list[int] = []
+
+    @jitbatch
+    def total(params: Any, xs: Any) -> Any:
+        runs.append(len(xs))
+        if isinstance(xs, tuple):
+            return join(params, total(params, xs[0]), total(params, xs[1]))
+        return sum(xs[1:], jnp.tanh(xs[0]) * 2)
+
+    def xs(length: int) -> list[Any]:
+        return [leaf_vector(i) for i in range(length)]
+
+    # A call that calls others, one of another structure that calls none and runs as it is, and then leaves.
+    samples = [((xs(3), xs(3)), xs(3)), (xs(12), xs(3)), (xs(13), xs(14)), (xs(12), xs(12))]
+    np.testing.assert_allclose(
+        total.batch(PARAMS, samples), in_turn(total.__wrapped__, PARAMS, samples), rtol=1e-5, atol=1e-6
+    )
+    (context,) = total._planner.contexts
+    assert all(template.fragment is None for template in context.known.templates)
+    runs.clear()
+    total.plan(PARAMS, [((xs(12), xs(13)), xs(14))])
+    assert set(runs) == {2}
+
+
+@pytest.mark.parametrize("enough", [-1, 1 << 30])
+def test_what_is_wrong_with_a_body_is_told_when_it_walks(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_templates, "MET_ENOUGH", enough)
+
+    def sample(params: Any, xs: Any, wrong: Any) -> Any:
+        @jitbatch
+        def walk(params: Any, xs: Any) -> Any:
+            if wrong.value == "pops" and len(xs) == 12:
+                xs.pop()
+            if wrong.value == "asks" and xs[-1] > 0:
+                return xs[-1]
+            return join(params, xs[0], walk(params, xs[1:])) if len(xs) > 1 else xs[0]
+
+        return walk(params, [*xs, 1.0] if wrong.value == "asks" else xs)
+
+    fun = jitbatch(sample)
+    vectors = [leaf_vector(i) for i in range(12)]
+    assert fun.batch(PARAMS, [vectors[:4]], [Static("nothing")]).shape == (1, 2)
+    assert fun.batch(PARAMS, [vectors, vectors], [Static("nothing")] * 2).shape == (2, 2)
+    with pytest.raises(MutationError, match="an argument of type list"):
+        fun.batch(PARAMS, [vectors], [Static("pops")])
+    with pytest.raises(ControlFlowError, match="bool"):
+        fun.batch(PARAMS, [vectors], [Static("asks")])
 
 
 KEEPERS = {
