@@ -78,6 +78,20 @@ def root_loss(params: Params, sentence: Sentence) -> jax.Array:
 
 
 @jitbatch
+def encode_binary(params: Params, tree: Tree) -> State:
+    """The state of a tree's root, by a recursion through a decorated function."""
+    if not isinstance(tree, tuple):
+        return leaf(params, tree)
+    left, right = (encode_binary(params, child) for child in tree)
+    return compose(params, left, right)
+
+
+@jitbatch
+def encoded_root_loss(params: Params, sentence: Sentence) -> jax.Array:
+    return node_loss(params, encode_binary(params, sentence.tree), sentence.labels[-1])
+
+
+@jitbatch
 def all_loss(params: Params, sentence: Sentence) -> jax.Array:
     return sum(
         (node_loss(params, *one) for one in zip(states(params, sentence.tree), sentence.labels, strict=True)),

@@ -3,8 +3,9 @@
     python bench/planning.py --data DIR [--cases sst sick] [--batches 64 256] [--hidden 128] [--trees N] [--apart]
         [--json FILE]
 
-DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. In the case `sick-encoded`, a decorated
-function walks the trees, and not a plain one. For each case:
+DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. The case `sst-root` has a loss at the root
+alone; in `sst-encoded`, which is the same otherwise, and in `sick-encoded`, a decorated function walks the trees, and
+not a plain one. For each case:
 
 - cold: microseconds a node for minibatches of structures that were never met, in a context that knows the cells: the
   median of the minibatches, and the mean, which full collections of Python's garbage collector are a part of;
@@ -36,13 +37,18 @@ from trees import minibatches, random_pairs, random_sentences
 from jitbatch import Plan, clear_caches, keep_memory
 from jitbatch.data import Vocabulary, read_sick, read_sst
 
+CASES = ("sst", "sst-root", "sst-encoded", "sick", "sick-encoded")
+
 
 def read(arguments: argparse.Namespace) -> dict[str, tuple[Any, Any, list[Any]]]:
     """For each case a function, its parameters and samples in a random order."""
     cases: dict[str, tuple[Any, Any, list[Any]]] = {}
     pairs = models.pair_params, read_sick, "sick/train", random_pairs
+    sentences = models.binary_params, read_sst, "sst/train.txt", random_sentences
     for name, fun, make_params, read_file, path, make in (
-        ("sst", models.all_loss, models.binary_params, read_sst, "sst/train.txt", random_sentences),
+        ("sst", models.all_loss, *sentences),
+        ("sst-root", models.root_loss, *sentences),
+        ("sst-encoded", models.encoded_root_loss, *sentences),
         ("sick", models.pair_loss, *pairs),
         ("sick-encoded", models.encoded_pair_loss, *pairs),
     ):
@@ -139,7 +145,7 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description="How long planning takes.")
     parser.add_argument("--data", type=Path, help="the folder with sst/train.txt and sick/train")
-    parser.add_argument("--cases", nargs="+", choices=("sst", "sick", "sick-encoded"), default=("sst", "sick"))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=("sst", "sick"))
     parser.add_argument("--batches", nargs="+", type=int, default=(64, 256))
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--trees", type=int, default=2048)
