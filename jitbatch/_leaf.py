@@ -31,17 +31,10 @@ def make_leaf(
         tables: those of the recording.
         sample: what is recorded, for an error.
     """
+    check_returned(fun, result, sample)
     leaves, out_tree = jax.tree.flatten(result)
     argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
     made = {id(value) for op in body for value in op.outputs}
-    for position, leaf in enumerate(leaves):
-        if id(leaf) not in made and id(leaf) not in argument and not is_array(leaf):
-            path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
-            raise OutputError(
-                f"{describe_function(fun)} returned {described(leaf)} of type {type(leaf).__name__} "
-                f"at result{path}, while {sample} was recorded. A decorated function returns arrays and "
-                "numbers in any pytree; return static things from an undecorated function instead."
-            )
     name, where = getattr(fun, "__qualname__", "cell"), describe_source(fun)[1]
     parameters = [alias for alias in aliases if type(alias) is Value]
     element_of = {id(alias): element for alias, element in zip(aliases, elements, strict=True)}
@@ -71,3 +64,15 @@ def make_leaf(
         for output, value in enumerate(outputs):
             places[id(value)] = Made(len(steps) - 1, output)
     return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
+
+
+def check_returned(fun: Callable[..., Any], result: Any, sample: str) -> None:
+    """Raise for what a function returned that calls no other one and that is not an array or a number."""
+    for position, leaf in enumerate(jax.tree.leaves(result)):
+        if not is_array(leaf):
+            path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])
+            raise OutputError(
+                f"{describe_function(fun)} returned {described(leaf)} of type {type(leaf).__name__} "
+                f"at result{path}, while {sample} was recorded. A decorated function returns arrays and "
+                "numbers in any pytree; return static things from an undecorated function instead."
+            )

@@ -18,8 +18,8 @@ from jitbatch._tables import Tables
 from jitbatch._values import SharedSource, Value, described, is_array, plain_aval, root
 
 MANY_LEAVES = 8
-"""Arguments of more leaves are large: functions that call others run on them as they are when they meet their structure
-first, and each time if few of them come again."""
+"""Arguments of more leaves are large: functions that call others run on them, without aliases, when they meet their
+structure first, and each time if few of them come again."""
 
 
 def weakly(fun: Callable[..., Any]) -> Hashable:
@@ -53,7 +53,6 @@ class Passed:
 
     Attributes:
         known: what is looked up, by `id`: what a `Flat` holds.
-        walks: whether a function runs each time that it is called on something large (see `Known.walks`).
     """
 
     def __init__(self, tables: Tables, numbers: Numbers, sample: str, walks: Callable[[Callable[..., Any]], bool]):
@@ -69,7 +68,8 @@ class Passed:
         self._shared.clear()
 
     def flatten(self, arg: Any, fun: Callable[..., Any] | None = None) -> Flat | None:
-        """An argument's leaves, and its form. None if it is large and the function that it is passed to `walks`."""
+        """An argument's leaves, and its form. None if it is large, of a form that was not met before, and passed to a
+        function that `walks` over such arguments (see `Known.walks`)."""
         found = self.known.get(id(arg))
         if found is not None:
             return Flat(*found)
@@ -90,16 +90,19 @@ class Passed:
             if form is not None:
                 return Flat(arg, arg, [item.row for item in arg], form)
         leaves, treedef, statics = flatten_with_statics(arg)
-        if fun is not None and len(leaves) > MANY_LEAVES and not _may_be_shared(leaves[0]) and self._walks(fun):
-            return None
         if set(map(type, leaves)) == {Value}:
             forms = tuple([numbers.form(leaf) if leaf.form is None else leaf.form for leaf in leaves])
             rows = [leaf.row for leaf in leaves]
         else:
             forms = tuple([numbers.form(leaf) if is_array(leaf) else (self._static_key(leaf),) for leaf in leaves])
             rows = [numbers.row(leaf) for leaf in leaves]
-        form = tables.form("tree", treedef, statics, forms)
-        if leaves and rows.count(None) == len(rows) and all(map(_is_shared_leaf, leaves)):
+        are_shared = rows.count(None) == len(rows)
+        description = "tree", treedef, statics, forms
+        is_large_and_new = len(leaves) > MANY_LEAVES and not are_shared and description not in tables.forms
+        if fun is not None and is_large_and_new and self._walks(fun):
+            return None
+        form = tables.form(*description)
+        if leaves and are_shared and all(map(_is_shared_leaf, leaves)):
             flat = self.known[id(arg)] = Flat(arg, leaves, (), form, True)
             self._shared.append(flat)
             return flat
@@ -122,14 +125,13 @@ class Passed:
                 raise mutation_error(_described(arg, True), self._sample)
 
     def opened(self, arg: Any, alias: Callable[[Any], Any]) -> tuple[Any, list[Any] | None]:
-        """An argument with an alias for each leaf that is no value of the recording, and its leaves then; None for one
-        that cannot change, or is shared."""
+        """A copy of an argument, in which numbers and arrays that are no values of the recording are replaced, and its
+        leaves; None for one that cannot change or is shared, which is not copied."""
         if type(arg) is Value or id(arg) in self.known:
             return arg, None
         leaves, tree = jax.tree.flatten(arg)
-        if set(map(type, leaves)) <= {Value}:
-            return arg, leaves
-        leaves = list(map(alias, leaves))
+        if not set(map(type, leaves)) <= {Value}:
+            leaves = list(map(alias, leaves))
         return tree.unflatten(leaves), leaves
 
     def first_call(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "FirstCall":
@@ -236,10 +238,6 @@ def check_holds(arg: Any, leaves: list[Any], sample: str, is_shared: bool = Fals
 
 def _described(arg: Any, is_shared: bool) -> str:
     return f"{'the shared' if is_shared else 'an'} argument of type {type(arg).__name__}"
-
-
-def _may_be_shared(value: Any) -> bool:
-    return type(value) is Value and value.row is None
 
 
 def _is_shared_leaf(value: Any) -> bool:

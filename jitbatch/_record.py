@@ -17,7 +17,7 @@ import jax
 from jitbatch import _compat
 from jitbatch._errors import ControlFlowError, LeakError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment, may_be_kept
-from jitbatch._leaf import make_leaf
+from jitbatch._leaf import check_returned, make_leaf
 from jitbatch._open import list_elements
 from jitbatch._passed import MANY_LEAVES, Passed, check_holds, code_of
 from jitbatch._rows import Numbers
@@ -73,7 +73,7 @@ class Recorder(_compat.Trace):
         self._opens_jits = granularity == "op"
         self._sites = SiteRecorder(outermost, Recorder._run.__code__)
         self._scope = self.scopes = 0
-        self._calls = self._first_calls = self._walks = 0
+        self._calls = self._first_calls = self._walked = 0
         self._exposed: list[int | None] = []
         self._hidden: dict[int | None, Callable[..., Any]] = {}
         self.passed = Passed(tables, self.numbers, sample, known.walks)
@@ -87,7 +87,7 @@ class Recorder(_compat.Trace):
         self.numbers.elements.clear()
         self._hidden.clear()
         self._sites.forget()
-        self._known.templates.count(self._calls - self._first_calls, self._walks)
+        self._known.templates.count(self._calls - self._first_calls, self._walked)
 
     # Values and operations
 
@@ -241,8 +241,8 @@ class Recorder(_compat.Trace):
                 flat = known.get(id(arg)) or self.passed.flatten(arg, fun)
                 if flat is None:
                     self._first_calls += 1
-                    self._walks += 1
-                    return self._walk(fun, args, kwargs)[0]
+                    self._walked += 1
+                    return self._walk(fun, args, kwargs, self._known.composite(fun))[0]
                 _, _, of_leaves, form, _ = flat
                 described.append(form)
                 rows += of_leaves
@@ -266,10 +266,12 @@ class Recorder(_compat.Trace):
         first = numbers.made
         numbers.made = end = first + makes
         if fragment is not None:
+            given = {*rows} if self._scope else ()
             result = copy_fragment(
                 self, Template._make(template), rows, first, jax.tree.leaves((*args, *kwargs.values()))
             )
-            self._expose(jax.tree.leaves(result))
+            if self._scope:  # what is returned may be what was given
+                self._expose([leaf for leaf in jax.tree.leaves(result) if getattr(leaf, "row", None) not in given])
             return result
         if not reads_given:
             rows += range(first, end)
@@ -304,13 +306,13 @@ class Recorder(_compat.Trace):
         recorded, or what was returned by a body that recorded itself."""
         known = self._known
         met, composite = known.met.get(forms), known.composite(fun)
-        runs_as_it_is = met is COMPOSITE
-        if composite is not None and leaves > MANY_LEAVES and not composite.is_leaf:
+        is_large = composite is not None and leaves > MANY_LEAVES and not composite.calls_none
+        if composite is not None and is_large:
             composite.met += not met
             composite.again += met is ONCE
-            runs_as_it_is |= not met  # aliases for all leaves, at every level of a tree, take longer than all else
-        if runs_as_it_is:
-            result, body = self._walk(fun, args, kwargs)
+        # Aliases for all leaves, at every level of a tree, take longer than all else.
+        if met is COMPOSITE or (is_large and not met):
+            result, body = self._walk(fun, args, kwargs, composite if is_large else None)
             if not met and body.calls and may_be_kept(len(self.kinds) - body.nodes + len(self.ops) - body.ops):
                 known.met.put(forms, ONCE)
             return None, result
@@ -352,9 +354,11 @@ class Recorder(_compat.Trace):
                 known.templates.put(forms, fragment)
         return None, result
 
-    def _walk(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Body]:
-        """Run the body of a function that is known to call others on its arguments as they are, but for numbers. If it
-        calls none after all, what it does is not one operation; it will be the next time."""
+    def _walk(
+        self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], large: Composite | None
+    ) -> tuple[Any, Body]:  # fmt: skip
+        """Run the body of a function that is known to call others, without aliases. If it calls none after all on large
+        arguments, what it does is not one operation; it will be the next time."""
         given = [self.passed.opened(arg, self._alias_number) for arg in (*args, *kwargs.values())]
         passed = [arg for arg, _ in given]
         result, body = self._run(fun, passed[: len(args)], dict(zip(kwargs, passed[len(args) :], strict=True)))
@@ -362,9 +366,9 @@ class Recorder(_compat.Trace):
             if leaves is not None:
                 check_holds(arg, leaves, self.sample)
         self._hide(fun, body, (), result)
-        composite = self._known.composite(fun)
-        if composite is not None and not body.calls:
-            composite.is_leaf = True
+        if large is not None and not body.calls:
+            check_returned(fun, result, self.sample)
+            large.calls_none = True
         return result, body
 
     def _run(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Body]:

@@ -92,28 +92,29 @@ COMPOSITE = "composite"
 
 
 MET_ENOUGH = 64
-"""Structures of large arguments after which it is asked how many of them came again."""
+"""Calls on large arguments of new structures after which it is asked how many of these came again."""
 
 
 class Composite:
     """A function that called decorated ones when it ran.
 
     Attributes:
-        met, again: how many structures of large arguments it has met, and how many of them again.
-        is_leaf: whether it called none on such arguments.
+        met: its calls on large arguments of structures of which nothing is kept.
+        again: how many of these structures came again, and were kept then.
+        calls_none: whether it called no other function on some large arguments.
     """
 
-    __slots__ = ("again", "is_leaf", "met")
+    __slots__ = ("again", "calls_none", "met")
 
     def __init__(self) -> None:
         self.met = self.again = 0
-        self.is_leaf = False
+        self.calls_none = False
 
     @property
     def walks(self) -> bool:
-        """Whether templates are not looked for where arguments are large, because these hardly ever come again, as
-        subtrees near the root of a tree do not."""
-        return self.met > MET_ENOUGH + 2 * self.again and not self.is_leaf
+        """Whether it is not worth the time to keep anything of large arguments, because these hardly ever come again,
+        as subtrees near the root of a tree do not."""
+        return self.met > MET_ENOUGH + 2 * self.again and not self.calls_none
 
 
 class Known:
@@ -138,7 +139,7 @@ class Known:
         return self.composites.get(code_of(fun))
 
     def walks(self, fun: Callable[..., Any]) -> bool:
-        """Whether a function is to run each time that it is called on large arguments."""
+        """Whether a function is to run, and nothing to be kept, when it is called on large arguments of new forms."""
         composite = self.composite(fun)
         return composite is not None and composite.walks
 

@@ -233,15 +233,15 @@ def test_an_argument_that_is_changed_is_an_error_in_any_order(order: int) -> Non
 
 def comb(shape: int, leaves: int = 10) -> Any:
     """A tree that has this many leaves and, for each number, another shape."""
-    grown: Any = leaf_vector(0)
-    for i in range(1, leaves):
+    grown: Any = (leaf_vector(0), leaf_vector(1))
+    for i in range(leaves - 2):
         grown = (grown, leaf_vector(i)) if shape >> i & 1 else (leaf_vector(i), grown)
     return grown
 
 
 def test_large_arguments_that_hardly_come_again_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs, forms = [], []
-    many = [comb(2 * i, 10 + i % 3) for i in range(1, 60)]
+    many = [comb(i, 10 + i % 3) for i in range(60)]
     for enough in (5, 1 << 30):
         monkeypatch.setattr(_templates, "MET_ENOUGH", enough)
         runs: list[Any] = []
@@ -254,7 +254,7 @@ def test_large_arguments_that_hardly_come_again_are_walked(monkeypatch: pytest.M
         forms.append(len(context.tables.forms) - before)
         graphs.append([str(graph) for graph in context.graphs])
         runs.clear()
-        encode.plan(PARAMS, [(TREES[1], comb(1000))])
+        encode.plan(PARAMS, [(TREES[1], comb(200))])
         assert jax.tree.structure(tree(4, 5)) not in runs  # what is small is copied all the same
     assert graphs[0] == graphs[1]
     assert forms[0] < forms[1] / 2
@@ -264,17 +264,104 @@ def test_large_arguments_that_hardly_come_again_are_walked(monkeypatch: pytest.M
 
 
 def test_a_part_of_the_parameters_is_not_a_large_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_templates, "MET_ENOUGH", 5)
-    params = {"encoder": {**PARAMS, **{f"unused{i}": jnp.zeros(1) for i in range(10)}}}
+    part = {**PARAMS, **{f"unused{i}": jnp.zeros(1) for i in range(10)}}
+    encode = make_encoder([])
+
+    @jitbatch
+    def fun(params: Any, tree: Any, which: Any) -> Any:
+        return encode(params[which.value], tree)
+
+    params = {"one": part, "other": part}
+    fun.plan(params, [(TREES[1], TREES[0])], [Static("one")])
+    monkeypatch.setattr(_templates, "MET_ENOUGH", -100)
+    fun.plan(params, [leaf_vector(1)], [Static("other")])
+    (context,) = fun._planner.contexts
+    assert [composite.calls_none for composite in context.known.composites] == [False]
+
+
+def test_large_arguments_that_were_kept_are_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Any] = []
     encode = make_encoder(runs)
-    fun = jitbatch(lambda params, tree: encode(params["encoder"], tree))
-    fun.plan(params, [*TREES, *map(comb, range(0, 40, 2))])
+    hot = comb(100)
+    encode.plan(PARAMS, [(hot, leaf_vector(1)), (leaf_vector(1), hot)])
+    monkeypatch.setattr(_templates, "MET_ENOUGH", -100)  # everything large and new is walked
     runs.clear()
-    fun.plan(params, [(TREES[1], TREES[0])])
-    assert jax.tree.structure(tree(4, 5)) not in runs
-    (context,) = fun._planner.contexts
-    assert [composite.is_leaf for composite in context.known.composites] == [False]
+    encode.plan(PARAMS, [((hot, hot), (comb(7), leaf_vector(1)))])
+    assert jax.tree.structure(hot) not in runs
+    assert jax.tree.structure(comb(7)) in runs
+
+
+def test_a_base_case_with_many_leaves_is_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a tree of such base cases is walked."""
+
+    @jitbatch
+    def encode(params: Any, node: Any) -> Any:
+        if isinstance(node, dict):
+            return jnp.tanh(sum(node.values()))
+        return join(params, encode(params, node[0]), encode(params, node[1]))
+
+    def words(node: Any) -> Any:
+        return (words(node[0]), words(node[1])) if isinstance(node, tuple) else {str(i): node + i for i in range(10)}
+
+    samples = [words(comb(i, 5 + i % 3)) for i in range(30)]
+    encode.plan(PARAMS, samples[:10])
+    monkeypatch.setattr(_templates, "MET_ENOUGH", -100)
+    encode.plan(PARAMS, samples[10:])
+    (context,) = encode._planner.contexts
+    assert len(context.tables.kinds) == 2
+    np.testing.assert_allclose(
+        encode.batch(PARAMS, samples), in_turn(encode.__wrapped__, PARAMS, samples), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("enough", [-1, 1 << 30])
+def test_arguments_that_a_call_returns_can_be_used_later(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_templates, "MET_ENOUGH", enough)
+
+    @jitbatch
+    def encode(params: Any, node: Any) -> Any:
+        if not isinstance(node, list):
+            return node
+        h = encode(params, node[0])
+        for child in node[1:]:
+            h = join(params, h, encode(params, child))
+        return h
+
+    def closing(params: Any, x: Any) -> Any:
+        y = x + 1
+
+        @jitbatch
+        def inner(params: Any, z: Any) -> Any:
+            return join(params, encode(params, y), z)
+
+        return inner(params, x) + y
+
+    def score(params: Any, words: Any) -> Any:
+        return encode(params, words) + words[0] + closing(params, words[1])
+
+    samples = [[leaf_vector(i) for i in range(k)] for k in (3, 12, 13, 12)]
+    np.testing.assert_allclose(jitbatch(score).batch(PARAMS, samples), in_turn(score, PARAMS, samples), rtol=1e-5)
+
+
+def test_a_body_sees_a_copy_whether_it_walks_or_not() -> None:
+    """As in a `jax.jit`, whose dictionaries are sorted, too."""
+
+    @jitbatch
+    def fold(params: Any, words: Any) -> Any:
+        h = params["b"]
+        for word in words.values():
+            h = join(params, h, word)
+        return h if len(words) < 3 else fold(params, dict(list(words.items())[:2])) + h
+
+    @jitbatch
+    def score(params: Any, xs: Any, _: Any) -> Any:
+        return fold(params, {f"k{9 - i}": x for i, x in enumerate(xs)})
+
+    xs = [leaf_vector(i) for i in range(10)]
+    score.batch(PARAMS, [xs[:4]], [Static("to know that it calls others")])
+    results = [score.batch(PARAMS, [xs], [Static(number)]) for number in range(4)]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
 
 
 def test_calls_on_large_arguments_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +369,7 @@ def test_calls_on_large_arguments_are_counted(monkeypatch: pytest.MonkeyPatch) -
     runs: list[Any] = []
     encode = make_encoder(runs)
     score = jitbatch(lambda params, tree: encode(params, tree).sum())
-    score.plan(PARAMS, [comb(2 * i) for i in range(40)])
+    score.plan(PARAMS, [comb(i) for i in range(40)])
     assert score.cache_info()["subgraphs"].misses == len(runs) + 1  # and that of `join`
 
 
