@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from jitbatch import _compat
 from jitbatch._errors import ControlFlowError, LeakError, OutputError
@@ -76,6 +77,7 @@ class Recorder(_compat.Trace):
         self._calls = self._first_calls = self._walked = 0
         self._exposed: list[int | None] = []
         self._hidden: dict[int | None, Callable[..., Any]] = {}
+        self._arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of NumPy's by `id`, and as they were last
         self.passed = Passed(tables, self.numbers, sample, known.walks)
 
     def release(self) -> None:
@@ -85,6 +87,7 @@ class Recorder(_compat.Trace):
         self.ops, self.gathered = [], []
         self.passed.release()
         self.numbers.elements.clear()
+        self._arrays.clear()
         self._hidden.clear()
         self._sites.forget()
         self._known.templates.count(self._calls - self._first_calls, self._walked)
@@ -121,8 +124,19 @@ class Recorder(_compat.Trace):
         self._expose(op.outputs)
         return op.outputs
 
+    def _as_it_is(self, value: Any) -> Any:
+        """A value that will not change: of an array of NumPy's, which may be filled anew, a copy."""
+        if not isinstance(value, np.ndarray):
+            return value
+        _, last = self._arrays.get(id(value), (None, None))
+        if last is None or last.dtype != value.dtype or last.shape != value.shape or last.tobytes() != value.tobytes():
+            last = value.copy()
+            self._arrays[id(value)] = value, last
+        return last
+
     def _op(self, inputs: Sequence[Any]) -> Op:
         self.check_seen(inputs)
+        inputs = [value if type(value) is Value else self._as_it_is(value) for value in inputs]
         return Op(inputs, self._scope, len(self.kinds), self._sites.here(1))
 
     def index(self, value: Value, index: int | range) -> Value:
@@ -217,7 +231,7 @@ class Recorder(_compat.Trace):
         return [read(atom) for atom in closed.jaxpr.outvars]
 
     def stage_value(self, val: Any) -> Any:
-        return val if isinstance(val, jax.Array) else self.value(plain_aval(val), val)
+        return val if isinstance(val, jax.Array) else self.value(plain_aval(val), self._as_it_is(val))
 
     def cur_qdd(self, x: Any) -> Any:
         raise OutputError("mutable array references (jax.new_ref) cannot be used inside a batched sample")
@@ -394,7 +408,8 @@ class Recorder(_compat.Trace):
         )  # fmt: skip
 
     def _alias_number(self, leaf: Any) -> Any:
-        return self.value(plain_aval(leaf), leaf) if type(leaf) is not Value and is_array(leaf) else leaf
+        is_other = type(leaf) is not Value and is_array(leaf)
+        return self.value(plain_aval(leaf), self._as_it_is(leaf)) if is_other else leaf
 
     def _alias(self, leaf: Any) -> Any:
         if type(leaf) is not Value:

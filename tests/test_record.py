@@ -257,3 +257,26 @@ def test_a_number_that_a_jitted_function_hands_through(granularity: str) -> None
     fun = jitbatch(lambda w, x: jax.jit(lambda a, b, c: (a, b, c))(x * w, 2.5, 3), granularity=granularity)
     first, second, third = fun.batch(2.0, [1.0, 4.0])
     assert (first.tolist(), second.tolist(), third.tolist()) == ([2, 8], [2.5, 2.5], [3, 3])
+
+
+@jitbatch
+def _doubled_and_squared(xs: Any) -> Any:
+    return xs[0] * 2 + square(xs[1])
+
+
+@pytest.mark.parametrize("use", [lambda x, buffer: x + buffer, lambda x, buffer: _doubled_and_squared([buffer, x])])
+@pytest.mark.parametrize("granularity", ["op", "subgraph", "graph"])
+def test_an_array_that_is_filled_anew(use: Any, granularity: Any) -> None:
+    """Operations read what is in it when they are called."""
+
+    def sample(_: Any, x: Any) -> Any:
+        buffer, made = np.zeros(2, np.float32), []
+        for i in range(3):
+            buffer[:] = i + 1
+            made.append(use(x, buffer))
+            made.append(use(x, buffer))
+        return sum(number * one for number, one in enumerate(made, 1))
+
+    samples = [np.float32([0.1, 0.2]), np.float32([0.3, 0.4])]
+    got = jitbatch(sample, granularity=granularity).batch(None, samples)
+    np.testing.assert_allclose(got, np.stack([sample(None, x) for x in samples]), rtol=1e-6)
