@@ -151,6 +151,7 @@ class Context:
         before: "Context | None" = None,
     ):  # fmt: skip
         self.fun = fun
+        self._name = describe_function(fun)
         self.granularity = granularity
         self.tables = Tables(granularity)
         self._cells_before: frozenset[str] = frozenset()
@@ -245,7 +246,7 @@ class Context:
             self.samples.put(identity(structure.sample), structure, structure.mark)
 
     def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Recording:
-        name = f"sample {index} of {describe_function(self.fun)}"
+        name = f"sample {index} of {self._name}"
         recorder = Recorder(
             self.tables, self.known, self.granularity, Context._record.__code__, name, self.may_close_over_tracers
         )

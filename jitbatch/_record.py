@@ -32,6 +32,7 @@ from jitbatch._values import (
     Op,
     SharedSource,
     Value,
+    given_rows,
     is_array,
     new,
     plain_aval,
@@ -101,10 +102,7 @@ class Recorder(_compat.Trace):
         numbers.leaf_avals = [aval for aval, _ in avals]
         numbers.given = list(sources)
         numbers.given_class = [self.tables.aval_class(number) for _, number in avals]
-        return [
-            Value(self, aval, number, source, ~source[0], number)
-            for source, (aval, number) in zip(sources, avals, strict=True)
-        ]
+        return given_rows(self, zip(avals, sources, strict=True))
 
     def shared_inputs(self, avals: Sequence[tuple[Any, int]]) -> list[Value]:
         """The leaves of the shared arguments."""
@@ -165,23 +163,24 @@ class Recorder(_compat.Trace):
             return iter(self.numbers.all_elements(value))
         return map(self.index, itertools.repeat(value), range(value.aval.shape[0]))
 
-    def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
-        """An operation on two values of one type that makes another; called by an operator of `Value`."""
+    def arithmetic(self, equation: Any, left: Value | np.ndarray, right: Value) -> Value:
+        """An operation on two values of one type that makes another, or on a number and a value; called by an operator
+        of `Value`."""
         if self._hidden:
             self.check_seen((left, right))
         site = self._sites.here(2)
-        op, number = left.source, left.aval_number
+        op, number = left.source if type(left) is Value else None, right.aval_number
         if equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope):
             value = new(Value)
             value._trace = self
-            value.aval = left.aval
+            value.aval = right.aval
             value.aval_number = value.form = number
             value.source = op
             value.row = self.numbers.fresh()
             continue_total(op, right, value, len(self.kinds))
         else:
             op = Op([left, right], self._scope, len(self.kinds), site)
-            value = Value(self, left.aval, number, op)
+            value = Value(self, right.aval, number, op)
             op.primitive, op.params, op.outputs = equation.primitive, equation.params, [value]
             self.numbers.place(op)
         self.ops.append(op)

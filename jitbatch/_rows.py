@@ -6,6 +6,7 @@ has numbers from 0 upwards, and what bare operations make, of which nodes are ma
 of a body that runs have numbers of the last sort as well, which are `same` as those of what is passed.
 """
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jitbatch._caches import Cache
 from jitbatch._canonical import Cell, Identity, array_key, intern_cell
 from jitbatch._fold import fold
 from jitbatch._tables import SharedArray, SharedResult, Tables
-from jitbatch._values import ConstantRow, InputSource, Op, Value, plain_aval, root, within
+from jitbatch._values import ConstantRow, InputSource, Op, Value, given_rows, plain_aval, root, within
 
 BARE = 1 << 40
 """The first number of what bare operations make."""
@@ -137,15 +138,14 @@ class Numbers:
         leaf, depth, row = source
         first = row * length
         known, given = self.elements, self.given
-        aval, number = self.tables.element_aval(base.aval_number, None)
-        in_class = self.tables.aval_class(number)
+        aval = self.tables.element_aval(base.aval_number, None)
         sources = [(leaf, depth + 1, row) for row in range(first, first + length)]
         missing = [source for source in sources if source not in known]
-        for row, source in enumerate(missing, len(given) + 1):
-            known[source] = Value(trace, aval, number, source, -row, number)
+        values = given_rows(trace, zip(itertools.repeat(aval), missing), len(given))
+        known.update(zip(missing, values, strict=True))
         given += missing
-        self.given_class += [in_class] * len(missing)
-        return [known[source] for source in sources]
+        self.given_class += [self.tables.aval_class(aval[1])] * len(missing)
+        return values if len(missing) == length else [known[source] for source in sources]
 
     def element(self, base: Value, index: int) -> Value | None:
         """A row of a leaf of the sample, or of a row of one; None of anything else."""

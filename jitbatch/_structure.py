@@ -117,17 +117,21 @@ def cannot_change(sample: tuple[Any, ...]) -> bool:
     """Whether a sample will have the same leaves whenever it is taken apart, and is small: tuples of numbers, of
     `Static` and of NumPy's arrays (what is in an array may change)."""
     remaining = list(sample)
+    tuples = {tuple}
     size = 0
     while remaining:
         part = remaining.pop()
         kind = type(part)
-        if kind in _FIXED or isinstance(part, np.generic):
+        if kind in _FIXED:
             continue
-        if kind is np.ndarray:
-            size += part.nbytes
-        elif kind is tuple or (isinstance(part, tuple) and is_named_tuple(kind, part)):
+        if kind in tuples:
             remaining += part
-        else:
+        elif kind is np.ndarray:
+            size += part.nbytes
+        elif isinstance(part, tuple) and is_named_tuple(kind, part):
+            tuples.add(kind)
+            remaining += part
+        elif not isinstance(part, np.generic):
             return False
     return size <= MOST_BYTES
 

@@ -1,7 +1,7 @@
 """What a recording is made of: values and the operations that make them."""
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -139,6 +139,12 @@ class Value(_compat.Tracer):
             return trace.arithmetic(ADD, self, other)
         return super().__add__(other)
 
+    def __radd__(self, other: Any) -> Any:
+        # What Python's `sum` begins with, and many a loop.
+        if (type(other) is int or type(other) is float) and not other and self._is_like(self):
+            return self._trace.arithmetic(ADD, np.asarray(other, self.aval.dtype), self)
+        return super().__radd__(other)
+
     def __mul__(self, other: Any) -> Any:
         if type(other) is Value and self._is_like(other):
             return self._trace.arithmetic(MULTIPLY, self, other)
@@ -202,6 +208,20 @@ class Value(_compat.Tracer):
 
 
 new = object.__new__
+
+
+def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]], before: int = 0) -> list[Value]:
+    """The rows of a sample, of these avals with their numbers and sources, after so many others that are given."""
+    values = []
+    for row, ((aval, number), source) in enumerate(given, before + 1):
+        value = new(Value)  # as `Value(...)`, in less time: there is one for each word of a sentence
+        value._trace = trace
+        value.aval = aval
+        value.aval_number = value.form = number
+        value.source = source
+        value.row = -row
+        values.append(value)
+    return values
 
 
 def new_value(op: Op, aval: Any) -> Value:

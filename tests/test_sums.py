@@ -209,6 +209,32 @@ def running_totals(p: Any, xs: Any) -> Any:
     return jnp.stack(seen)
 
 
+@pytest.mark.parametrize("start", [0, 0.0, -0.0, False, jnp.float32(0)], ids=repr)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, None], ids=str)
+def test_totals_of_numbers_from_python_s_zero(start: Any, dtype: Any) -> None:
+    """What a total begins with has no type of its own; `None` are weakly typed terms, as Python's numbers are."""
+
+    def added(p: Any, xs: Any) -> Any:
+        terms = xs if dtype is None else [x.astype(dtype) for x in xs]
+        return sum(terms, start) * (start + terms[0])  # the second is no sum of any length
+
+    rows = [-0.0], [1.5, -2.5], [3.0, 1.0, 2.0]
+    samples = [[x if dtype is None else np.float32(x) for x in xs] for xs in rows]
+    want = [added(W, list(map(jnp.asarray, xs))) for xs in samples]
+    for granularity, executor in EVERY:
+        got = jitbatch(added, granularity=granularity, executor=executor, out="list").batch(W, samples)
+        assert [one.dtype for one in got] == [one.dtype for one in want]
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(want, np.float32))
+
+
+def test_a_total_of_numbers_is_one_sum_from_python_s_zero() -> None:
+    def added(p: Any, xs: Any) -> Any:
+        return sum(p["s"] * x[0] for x in xs)
+
+    assert arities(graph_of(added, vectors(3))) == [3]
+    assert_batches(added)
+
+
 def test_running_totals_stay_linear() -> None:
     (few, some), (many, none) = additions(running_totals, 4), additions(running_totals, 8)
     assert some == none == []
