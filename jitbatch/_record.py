@@ -22,7 +22,7 @@ from jitbatch._leaf import check_returned, make_leaf
 from jitbatch._open import list_elements
 from jitbatch._passed import MANY_LEAVES, Passed, check_holds, code_of
 from jitbatch._rows import Numbers
-from jitbatch._sites import SiteRecorder, describe_function
+from jitbatch._sites import Site, SiteRecorder, describe_function
 from jitbatch._tables import Tables
 from jitbatch._templates import COMPOSITE, ONCE, Composite, Known, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
@@ -163,29 +163,39 @@ class Recorder(_compat.Trace):
             return iter(self.numbers.all_elements(value))
         return map(self.index, itertools.repeat(value), range(value.aval.shape[0]))
 
-    def arithmetic(self, equation: Any, left: Value | np.ndarray, right: Value) -> Value:
-        """An operation on two values of one type that makes another, or on a number and a value; called by an operator
-        of `Value`."""
+    def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
+        """An operation on two values of one type that makes another; called by an operator of `Value`."""
         if self._hidden:
             self.check_seen((left, right))
         site = self._sites.here(2)
-        op, number = left.source if type(left) is Value else None, right.aval_number
-        if equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope):
-            value = new(Value)
-            value._trace = self
-            value.aval = right.aval
-            value.aval_number = value.form = number
-            value.source = op
-            value.row = self.numbers.fresh()
-            continue_total(op, right, value, len(self.kinds))
-        else:
-            op = Op([left, right], self._scope, len(self.kinds), site)
-            value = Value(self, right.aval, number, op)
-            op.primitive, op.params, op.outputs = equation.primitive, equation.params, [value]
-            self.numbers.place(op)
+        op, number = left.source, left.aval_number
+        if not (equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self._scope)):
+            return self._operate(equation, [left, right], left, site)
+        value = new(Value)
+        value._trace = self
+        value.aval = left.aval
+        value.aval_number = value.form = number
+        value.source = op
+        value.row = self.numbers.fresh()
+        continue_total(op, right, value, len(self.kinds))
         self.ops.append(op)
         if self._scope:
             self._exposed.append(value.row)
+        return value
+
+    def arithmetic_with(self, equation: Any, left: Any, right: Any, value: Value) -> Value:
+        """The same on a value and a number."""
+        self.check_seen((value,))
+        return self._operate(equation, [left, right], value, self._sites.here(2))
+
+    def _operate(self, equation: Any, inputs: Sequence[Any], like: Value, site: Site) -> Value:
+        """An operation that makes a value of the type of another."""
+        op = Op(inputs, self._scope, len(self.kinds), site)
+        value = Value(self, like.aval, like.aval_number, op)
+        op.primitive, op.params, op.outputs = equation.primitive, equation.params, [value]
+        self.numbers.place(op)
+        self.ops.append(op)
+        self._expose(op.outputs)
         return value
 
     # What JAX asks of a trace

@@ -6,14 +6,13 @@ what the total was on the way, it is taken apart into additions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from jax.extend.core import primitives
 
 from jitbatch._values import Op, Value
 
 
-def is_total(op: Op, value: Any, scope: int) -> bool:
+def is_total(op: Op, value: Value, scope: int) -> bool:
     """Whether a value is what an addition in some scope made last, and a row."""
     return op.primitive is primitives.add_p and op.outputs[0] is value and op.scope == scope and value.row is not None
 

@@ -461,7 +461,7 @@ KEEPERS = {
 }
 
 
-@pytest.mark.parametrize("use", ["call", "operation", "addition", "result"])
+@pytest.mark.parametrize("use", ["call", "operation", "addition", "number", "result"])
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_value_that_a_body_keeps_cannot_be_used_later(keep: Any, use: str, depth: int) -> None:
@@ -486,6 +486,8 @@ def test_a_value_that_a_body_keeps_cannot_be_used_later(keep: Any, use: str, dep
             return join(params, kept[-1], y)
         if use == "operation":
             return y + jnp.sin(kept[-1])
+        if use == "number":
+            return y - 2 * kept[-1]
         if use == "addition":
             return kept[-1] + kept[-1] + 0 * y[0]
         return y, kept[-1]

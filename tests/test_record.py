@@ -221,6 +221,15 @@ def test_indexing_is_an_operation_of_its_own() -> None:
     assert recorder.ops[2].outputs == two.source.inputs
 
 
+def test_what_jnp_does_in_many_operations_is_one() -> None:
+    with recording() as recorder:
+        (xs, i) = inputs(recorder, np.ones((5, 2), np.float32), np.int32(1))
+        one = xs[i]
+        1 - (0.5 * one + 2) / 3
+    assert primitives(recorder) == ["jit", "mul", "add", "div", "sub"]
+    assert not recorder.ops[0].is_users_jit
+
+
 def test_a_value_cannot_be_used_after_its_recording() -> None:
     kept: list[Any] = []
 

@@ -62,6 +62,13 @@ INDEXING: dict[str, Callable[[Any], Any]] = {
     "boolean mask": lambda xs: xs[np.array([True, False, True, False])],
     "True": lambda xs: xs[True],
     "traced index": lambda xs: xs[jnp.argmax(xs[0, 0])],
+    "traced negative index": lambda xs: xs[-1 - jnp.argmax(xs[0, 0])],
+    "traced index out of range": lambda xs: xs[9 + jnp.argmax(xs[0, 0])],
+    "traced unsigned index": lambda xs: xs[jnp.argmax(xs[0, 0]).astype(jnp.uint8)],
+    "traced indices": lambda xs: xs[jnp.argsort(-xs[:3, 0, 0])],
+    "traced indices out of range": lambda xs: xs[jnp.argsort(-xs[:3, 0, 0]) * 3 - 2],
+    "traced index in a tuple": lambda xs: xs[jnp.argmax(xs[0, 0]), 1],
+    "constant array at a traced index": lambda xs: jnp.asarray(XS)[jnp.argmax(xs[0, 0])],
     "after arithmetic": lambda xs: (xs + 1.0)[1],
     "slice after arithmetic": lambda xs: (xs + 1.0)[::-1][:2],
 }
@@ -85,6 +92,58 @@ def test_what_jax_refuses_is_refused_as_jax_does(index: Callable[[Any], Any]) ->
         index(jnp.asarray(XS))
     with pytest.raises(type(plain.value)):
         jitbatch(lambda _, xs: index(xs)).batch(None, [XS])
+
+
+ARITHMETIC: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda x, n: x + n, lambda x, n: n + x, lambda x, n: x - n, lambda x, n: n - x,
+    lambda x, n: x * n, lambda x, n: n * x, lambda x, n: x / n, lambda x, n: n / x,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16, jnp.int32, jnp.uint8, None], ids=str)
+@pytest.mark.parametrize("number", [3, 0, -7, 0.1, -0.0, np.inf, np.nan, True, 2049], ids=repr)
+def test_arithmetic_with_numbers_is_plain_jaxs(number: Any, dtype: Any) -> None:
+    """Values, their types, and whether these are weak, as those of Python's numbers are (`None`)."""
+
+    def every(_: Any, x: Any) -> Any:
+        return [operation(x, number) for operation in ARITHMETIC]
+
+    weak: list[bool] = []
+
+    def noted(_: Any, x: Any) -> Any:
+        made = every(_, x)
+        weak.extend(one.weak_type for one in made)
+        return made
+
+    samples: list[Any] = [2.5, -3.0] if dtype is None else list(np.asarray([[2.5, 7], [1, 0]]).astype(dtype))
+    want = [jax.jit(every)(None, x) for x in samples]
+    got = jitbatch(noted, granularity="op").batch(None, samples)
+    assert weak == [one.weak_type for one in want[0]]
+    for one, *others in zip(got, *want, strict=True):
+        assert {one.dtype} == {other.dtype for other in others}
+        np.testing.assert_array_equal(np.float64(one), np.float64(others), strict=True)  # bfloat16 has no equal NaNs
+
+
+@pytest.mark.parametrize("granularity", ["op", "subgraph"])
+def test_gradients_of_arithmetic_with_numbers(granularity: Any) -> None:
+    def fun(w: Any, x: Any) -> Any:
+        return sum((operation(w * x, 2) for operation in ARITHMETIC), 0.0).sum()
+
+    samples = [np.float32([1, 2]), np.float32([3, 4])]
+    got = jax.grad(lambda w: jitbatch(fun, granularity=granularity).batch(w, samples).sum())(jnp.float32(0.7))
+    want = jax.grad(lambda w: sum(fun(w, x) for x in samples))(jnp.float32(0.7))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_number_that_is_another_one_by_way_of_float32() -> None:
+    number, x = 1 + 2**-11 + 2**-30, np.float16(0)
+    assert np.float16(number) != np.float16(np.float32(number)) == jnp.asarray(x) + number
+    assert jitbatch(lambda _, x: x + number).batch(None, [x])[0] == jnp.asarray(x) + number
+
+
+def test_a_number_that_jax_refuses_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        jitbatch(lambda _, x: x + 2**31).batch(None, [np.float32(1)])
 
 
 def test_a_scalar_is_not_iterated() -> None:
