@@ -281,7 +281,7 @@ ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
         ),
         FACTORS[0.5],
         "# the factor",
-        ["a Python number in `multiply` is 0.5 and 0.75", "pass it as an argument"],
+        ["a Python number in `mul` is 0.5 and 0.75", "pass it as an argument"],
     ),
     "an array closed over": (
         lambda: jitbatch(lambda w, s: ARRAYS[s[0].value](w, s[1])).explain(PARAMS, [(Static(1), X), (Static(2), X)]),
