@@ -20,7 +20,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help="everything: hours")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--minutes", type=float, help="begin nothing new after so long; the next run goes on there")
-    parser.add_argument("--go-on", action="store_true", help="keep what other code has measured; rows say which")
+    parser.add_argument("--go-on", action="store_true", help="do not measure again what other code has measured")
     parser.add_argument("--rounds", type=int, help="how often each contestant has its turn")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS)
     parser.add_argument("--batch", type=int, nargs="+", help="sizes of minibatches")

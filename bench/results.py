@@ -2,13 +2,15 @@
 
 A file holds the rows of one benchmark and the machine they were measured on. A row has a key, which says what was
 measured, and values; those that were timed are a median and two quartiles in seconds (`timing.Timing`). Rows of other
-settings or of another machine are not mixed with new ones: the old file is renamed. So are rows of other code, unless
-one asks to go on with them; each row names the commit that it is of. A row that failed is measured again.
+settings or of another machine are not mixed with new ones: the old file is renamed. Rows of other code stay until they
+are measured again, and with a copy of the file, too; each row names the commit that it is of. A row that failed, and
+one of other code, is measured again if it is asked for, unless one asks to go on with the latter.
 """
 
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 import traceback
@@ -79,22 +81,25 @@ class Results:
     """The rows of one benchmark in a file, which is written after each of them.
 
     Args:
-        go_on: whether rows that other code measured are kept.
+        go_on: whether rows that other code measured need not be measured again.
     """
 
     def __init__(self, file: Path, benchmark: str, settings: dict[str, Any], go_on: bool = False):
         self.file = file
+        self._go_on = go_on
         header = {"benchmark": benchmark, "settings": settings, "machine": machine()}
         known = read(file) if file.exists() else None
-        if known is not None and go_on:
+        if known is not None:
+            code = known["machine"]["commit"]
             for row in known["rows"]:
-                row.setdefault("commit", known["machine"]["commit"])
+                row.setdefault("commit", code)
             known["machine"]["commit"] = header["machine"]["commit"]
-        if known is not None and any(known[name] != value for name, value in header.items()):
-            older = file.with_suffix(f".{time.strftime('%Y%m%d-%H%M%S')}.json")
-            file.rename(older)
-            print(f"{file.name} is of other code, settings or machine: kept as {older.name}", flush=True)
-            known = None
+            is_other = any(known[name] != value for name, value in header.items())
+            if is_other or (code != header["machine"]["commit"] and not go_on):
+                older = file.with_suffix(f".{time.strftime('%Y%m%d-%H%M%S')}.json")
+                shutil.copy(file, older)
+                print(f"{file.name} is of other code, settings or machine: kept as {older.name}", flush=True)
+            known = None if is_other else known
         self.content: dict[str, Any] = known or header | {"rows": []}
 
     @property
@@ -102,7 +107,10 @@ class Results:
         return self.content["rows"]
 
     def has(self, key: Key) -> bool:
-        return any(row["key"] == key and "failed" not in row for row in self.rows)
+        code = self.content["machine"]["commit"]
+        return any(
+            row["key"] == key and "failed" not in row and (self._go_on or row["commit"] == code) for row in self.rows
+        )
 
     def add(self, key: Key, values: Row) -> None:
         load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

@@ -117,18 +117,26 @@ def test_rows_of_other_settings_are_kept_apart(tmp_path: Path) -> None:
     assert results.read(older)["settings"] == {"rounds": 1}
 
 
-def test_rows_of_other_code_are_kept_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_other_code_stay_until_they_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "some.json"
-    for name, go_on in (("one", False), ("two", True), ("three", True)):
-        monkeypatch.setattr(results, "commit", lambda name=name: name)
-        Results(file, "some", {"data": "d"}, go_on).add({"number": name}, {})
-    found = results.read(file)
-    assert [(row["key"]["number"], row["commit"]) for row in found["rows"]] == [(n, n) for n in ("one", "two", "three")]
-    assert "commit one (1 rows), two (1 rows), three (1 rows);" in text.about(found)
-    assert not Results(file, "some", {"data": "e"}, go_on=True).has({"number": "one"})
-    monkeypatch.setattr(results, "commit", lambda: "four")
-    Results(file, "some", {"data": "d"}).add({"number": 4}, {})
-    assert "commit four;" in text.about(results.read(file))
+
+    def by(code: str, go_on: bool = False, data: str = "d") -> Results:
+        monkeypatch.setattr(results, "commit", lambda: code)
+        return Results(file, "some", {"data": data}, go_on)
+
+    by("one").add({"number": 1}, {})
+    by("two", go_on=True).add({"number": 2}, {})
+    assert [(row["key"]["number"], row["commit"]) for row in results.read(file)["rows"]] == [(1, "one"), (2, "two")]
+    assert "commit one (1 rows), two (1 rows);" in text.about(results.read(file))
+    assert by("two", go_on=True).has({"number": 1})
+    assert not by("two").has({"number": 1})
+    assert by("two").has({"number": 2})
+    assert not list(tmp_path.glob("some.*.json"))
+    by("three").add({"number": 1}, {})
+    assert [(row["key"]["number"], row["commit"]) for row in results.read(file)["rows"]] == [(2, "two"), (1, "three")]
+    (older,) = tmp_path.glob("some.*.json")
+    assert [row["commit"] for row in results.read(older)["rows"]] == ["one", "two"]
+    assert not by("three", go_on=True, data="e").has({"number": 1})
 
 
 def test_what_cannot_be_measured_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
