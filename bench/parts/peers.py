@@ -9,6 +9,8 @@ import matplotlib.pyplot as plt
 from parts.goals import OURS, timed
 from parts.text import Content, about, digits, failures, saved, spread, table
 
+MARK = r"\*"  # an asterisk of its own
+
 WORKLOADS = {
     "SICK": "Pairs of dependency trees; child-sum Tree-LSTM, embedding 300, and a similarity head",
     "SST": "Parse trees of sentences; binary Tree-LSTM, embedding 300, a loss at every node",
@@ -77,7 +79,7 @@ def one_table(rows: Sequence[Content]) -> str:
     if not lines:
         return ""
     head = [rows[0]["key"]["mode"], *(f"minibatch {row['key']['batch']}" for row in rows)]
-    marked = "\n\n".join(f"{'*' * number} {note}." for number, note in enumerate(notes, 1))
+    marked = "\n\n".join(f"{MARK * number} {note}." for number, note in enumerate(notes, 1))
     return table(head, lines) + (f"\n\n{marked}" if marked else "")
 
 
@@ -89,7 +91,7 @@ def cell(row: Content, name: str, notes: list[str]) -> str:
     note = limits(one, row["key"]["batch"])
     if note and note not in notes:
         notes.append(note)
-    mark = r"\*" * (notes.index(note) + 1) if note else ""
+    mark = MARK * (notes.index(note) + 1) if note else ""
     ratio = f" ({digits(one['median'] / row['peers'][OURS]['median'])})" if timed(row, OURS) and name != OURS else ""
     return digits(1 / one["median"]) + spread(one) + mark + ratio
 

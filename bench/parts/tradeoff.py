@@ -51,7 +51,8 @@ def row_part(row: Content) -> Iterator[str]:
     whole = ", the whole training set" if "samples" in key else ""
     yield (
         f"### {key['workload']}, hidden {key['hidden']}, minibatch {key['batch']}{whole}\n\n"
-        f"{row['samples']:,} samples ({row['source']}) in {row['minibatches']} minibatches."
+        f"{row['samples']:,} samples ({row['source']}) in {row['minibatches']} "
+        f"{'minibatch' if row['minibatches'] == 1 else 'minibatches'}."
     )
     head = ["way", "nodes", "distinct", "steps", "at least", "mean width", "cold", "warm", "inference", "training"]
     lines = []
