@@ -14,11 +14,14 @@ from jitbatch._canonical import Cell, intern_cell
 from jitbatch._values import ConstantRow, Op, Value, new_value
 
 
-def reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -> Value | None:
+def has_extremes(dtype: Any) -> bool:
+    """Whether maxima and minima of arrays of a dtype can be found two by two."""
+    return jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
+
+
+def reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -> Value:
     """Reduce terms two by two, each with how often it is the extreme so far: equal terms share a gradient equally."""
     aval = jax.typeof(terms[0])
-    if not (jnp.issubdtype(aval.dtype, np.integer) or jnp.issubdtype(aval.dtype, np.floating)):
-        return None
     cell = _extreme_cell(reduction is primitives.reduce_max_p, tuple(aval.shape), np.dtype(aval.dtype))
     once = new_value(op, cell.in_avals[1])
     once.source = ConstantRow(np.ones(aval.shape, np.float32))

@@ -368,7 +368,8 @@ def outputs_of(
         index = differs.index(True)
         raise OutputError(
             f"sample {index} has the result {_describe_result(graphs[index], tables)}, but sample 0 has "
-            f'{_describe_result(graphs[0], tables)}: they cannot be stacked. Use out="list", or return equal shapes'
+            f"{_describe_result(graphs[0], tables)}: they cannot be stacked. Return results of one shape and dtype for "
+            'every sample (a sum of nothing is Python\'s integer 0: begin it with 0.0 or zeros), or use out="list"'
         )
     return (trees[0],), [classes[0]]
 

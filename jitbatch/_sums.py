@@ -11,7 +11,7 @@ on the way is left as it is, since its terms would be added again for every read
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from jax.extend.core import primitives
 
 from jitbatch import _compat, _passes
 from jitbatch._canonical import sum_cell
-from jitbatch._extremes import reduce_pairs
+from jitbatch._extremes import has_extremes, reduce_pairs
 from jitbatch._sites import is_call, loop_depth
 from jitbatch._totals import apart
 from jitbatch._turns import mark_turns
@@ -79,9 +79,7 @@ class _Gatherer:
     def run(self) -> list[Op]:
         additions = list(filter(_is_addition, self.ops))
         terms = {id(op): found for op in additions if (found := self._addends(op)) is not None}
-        for op in self.ops:
-            if len(op.inputs) == 1:
-                self._gather_stack(op)
+        self._gather_stacks()
         if terms:
             self._gather_chains([op for op in additions if id(op) in terms], terms)
         if not self.replaced:
@@ -196,28 +194,44 @@ class _Gatherer:
 
     # Reductions of stacks
 
-    def _gather_stack(self, op: Op) -> bool:
-        """Whether an operation reduced a stack of values that nothing else reads, and was replaced."""
-        if len(op.inputs) != 1 or len(op.outputs) != 1 or type(op.inputs[0]) is not Value:
-            return False
+    def _gather_stacks(self) -> None:
+        """Replace operations that reduce a stack of values, where nothing else reads it."""
+        reductions: dict[int, tuple[Value, list[_Reduction]]] = {}
+        for op in self.ops:
+            if len(op.inputs) == 1 and (found := self._reduction(op)) is not None:
+                reductions.setdefault(id(found.stacked), (found.stacked, []))[1].append(found)
+        for stacked, found in reductions.values():
+            if self.uses.get(id(stacked)) == len(found) and stacked.row not in self.read:
+                self.dropped.add(id(stacked.source))
+                for one in found:
+                    self._replace_reduction(one)
+
+    def _reduction(self, op: Op) -> "_Reduction | None":
+        """What an operation does that reduces a stack of values of any number."""
+        if len(op.outputs) != 1 or type(op.inputs[0]) is not Value:
+            return None
         stacked = self._origin(op.inputs[0])
         stack = stacked.source if type(stacked) is Value else None
-        if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p or not self._is_private(stacked):
-            return False
+        if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p:
+            return None
         equations = _equations(op)
         widened = len(equations) > 1 and equations[0].primitive is primitives.convert_element_type_p
         reduction = equations[widened] if len(equations) > widened else None
         if reduction is None or reduction.primitive not in _REDUCTIONS:
-            return False
+            return None
         if tuple(reduction.params["axes"]) != (stack.params["axis"],):
-            return False
+            return None
+        if reduction.primitive is not primitives.reduce_sum_p and not has_extremes(stacked.aval.dtype):
+            return None
         result = op.params["jaxpr"].jaxpr.outvars[0] if op.primitive is _compat.jit_p else equations[-1].outvars[0]
         reads = {atom for eqn in equations[widened + 1 :] for atom in (*eqn.invars, result) if _is_var(atom)}
         if not _is_var(result) or not reads <= {v for eqn in equations[widened:] for v in eqn.outvars}:
-            return False
-        terms = list(stack.inputs)
-        if not self.wanted(terms):
-            return False
+            return None
+        return _Reduction(op, stacked, equations, widened, result) if self.wanted(stack.inputs) else None
+
+    def _replace_reduction(self, found: "_Reduction") -> None:
+        op, stacked, equations, widened, result = found
+        terms, reduction = list(stacked.source.inputs), equations[widened]
         made: list[Op] = []
         if widened:  # short integers, bools and short floats are summed in a type that has room for the sum
             made += [_step(equations[0], [term], op, jax.typeof(term).shape) for term in terms]
@@ -229,8 +243,6 @@ class _Gatherer:
             reduced = total.outputs[0]
         else:
             reduced = reduce_pairs(terms, reduction.primitive, op, made)
-            if reduced is None:
-                return False
         # What follows the reduction in the same operation: the division of a mean, whose divisor is an operand.
         env: dict[Any, Any] = {reduction.outvars[0]: reduced}
         for equation in equations[widened + 1 :]:
@@ -238,9 +250,18 @@ class _Gatherer:
             env.update(zip(equation.outvars, step.outputs, strict=True))
             made.append(step)
         _replace_value(op.outputs[0], env[result])
-        self.dropped.add(id(stack))
         self.replaced[id(op)] = made
-        return True
+
+
+class _Reduction(NamedTuple):
+    """An operation that reduces a stack: its equations, whether the first of them converts what is stacked to a type
+    that has room for the result, and the variable that this is."""
+
+    op: Op
+    stacked: Value
+    equations: Sequence[Any]
+    widened: bool
+    result: Any
 
 
 _BOOL = np.dtype(bool)  # comparing a dtype with a dtype takes a tenth of what comparing it with a type does

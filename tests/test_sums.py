@@ -148,10 +148,20 @@ def bools(p: Any, xs: Any) -> Any:
     return jnp.stack([term(p, x) > 0 for x in xs]).sum(0)
 
 
+def several_of_one_stack(p: Any, xs: Any) -> Any:
+    stacked = jnp.stack([term(p, x) for x in xs])
+    return stacked.sum(0), stacked.max(0), stacked.mean(0), stacked.min(0) * stacked.sum(0)
+
+
+def several_of_a_stack_of_short_integers(p: Any, xs: Any) -> Any:
+    stacked = jnp.stack([(10 * x).astype(jnp.int8) for x in xs])
+    return stacked.sum(0), stacked.max(0)
+
+
 REDUCTIONS: list[Callable[[Any, Any], Any]] = [
     python_sum, sum_from_zeros, reduced, accumulated_from_zeros, stack_sum, stack_sum_of_another_axis,
     stack_mean, mean_that_keeps_its_axis, stack_max, stack_min, sum_of_scalars, stack_of_scalars, sum_in_between,
-    short_floats, bools,
+    short_floats, bools, several_of_one_stack, several_of_a_stack_of_short_integers,
 ]  # fmt: skip
 
 
@@ -267,13 +277,32 @@ def test_a_total_that_is_returned_on_the_way_is_not_absorbed() -> None:
     assert sum(additions(fun, 6)[1]) <= 7
 
 
-def test_a_stack_that_is_read_twice_is_a_stack() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s: jnp.cumsum(s, 0)[-1], lambda s: s.sum(1).sum(), lambda s: s[0], lambda s: (s > 0).any(0), lambda s: s,
+        jitbatch(lambda s: jnp.cumsum(s, 0)),
+    ],
+)  # fmt: skip
+def test_a_stack_that_something_else_reads_is_a_stack(use: Any) -> None:
     def fun(p: Any, xs: Any) -> Any:
         stacked = jnp.stack([term(p, x) for x in xs])
+        return stacked.sum(0), stacked.max(0), use(stacked)
+
+    assert arities(graph_of(fun, vectors(3))) == []
+    same_length = [vectors(3, seed) for seed in range(2)]
+    assert_batches(lambda p, xs: sum(jnp.sum(one) for one in fun(p, xs)), same_length, EVERY[2:])
+
+
+def test_a_stack_of_bools_is_reduced_as_one() -> None:
+    """Of which there are sums, and no maxima two by two."""
+
+    def fun(p: Any, xs: Any) -> Any:
+        stacked = jnp.stack([x > 0 for x in xs])
         return stacked.sum(0), stacked.max(0)
 
     assert arities(graph_of(fun, vectors(3))) == []
-    assert_batches(fun, options=EVERY[2:])
+    assert_same(jitbatch(fun).batch(W, SAMPLES), stack([fun(W, xs) for xs in SAMPLES]))
 
 
 @pytest.mark.parametrize(
