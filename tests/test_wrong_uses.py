@@ -228,6 +228,11 @@ CALLS: dict[str, tuple[type[Exception], Callable[[], Any], list[str]]] = {
         on(lambda w, x: makes_an_object(w, x)),
         ["`makes_an_object`", "of type Thing at result", "undecorated function"],
     ),
+    "a sum of nothing": (
+        TypeError,
+        lambda: jitbatch(lambda w, xs: sum(w * x for x in xs)).batch(jnp.float32(2), [[1.0, 2.0], []]),
+        ["sample 1 has the result int32[], but sample 0 has float32[]", "one shape and dtype", "begin it with 0.0"],
+    ),
     "ragged items of different shapes": (
         TypeError,
         lambda: each.batch(1.0, [(X,), (np.ones(3),)]),
