@@ -8,10 +8,13 @@ from jitbatch._calibrate import calibrate as calibrate
 from jitbatch._capacity import Capacity as Capacity
 from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
+from jitbatch._jit import Jitted as Jitted
+from jitbatch._jit import jit as jit
 from jitbatch._malloc import keep_memory as keep_memory
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
 from jitbatch._report import Report as Report
+from jitbatch._samples import Samples as Samples
 from jitbatch._static import Static as Static
 from jitbatch._version import __version__ as __version__
 
@@ -20,13 +23,16 @@ __all__ = [
     "CacheInfo",
     "Capacity",
     "JitbatchError",
+    "Jitted",
     "Plan",
     "Ragged",
     "Report",
+    "Samples",
     "Static",
     "assert_max_compiles",
     "calibrate",
     "clear_caches",
+    "jit",
     "jitbatch",
     "keep_memory",
 ]

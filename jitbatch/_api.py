@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from jitbatch._arguments import each_call, shared_arguments, take_apart
 from jitbatch._caches import CacheInfo
@@ -22,9 +22,10 @@ from jitbatch._measure import time_run, time_steps
 from jitbatch._passed import weakly
 from jitbatch._plan import Options, Plan
 from jitbatch._planner import Call, Planner
-from jitbatch._prefetch import Plans
+from jitbatch._prefetch import Ahead, on_device, plans_of
 from jitbatch._record import Recorder
 from jitbatch._report import Report, Times
+from jitbatch._samples import current_step
 from jitbatch._schedule import POLICIES
 from jitbatch._sites import describe_function, describe_source
 
@@ -125,19 +126,28 @@ class Batched(Generic[P, R]):
         if plan is not None:
             shared = SharedArguments(self._shared_beside_plan(args, kwargs))
             return execute(with_constant_inputs(self._planner.ready(plan, shared)), shared.leaves)
-        call = self._call(args, kwargs)
+        arguments = take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
+        step = current_step()
+        plan = None if step is None else step.plan(self, arguments)
+        call = Call(arguments)
+        if plan is not None:
+            return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), call.shared.leaves)
         if not call.samples:
             return self._planner.results_of_no_samples(call)
-        return execute(self._planner.plan_for_once(call), call.shared.leaves)
+        return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
-    def plan(self, *args: Any, like: Plan | Capacity | None = None, shards: int | None = None, **kwargs: Any) -> Plan:
+    def plan(
+        self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
+        **kwargs: Any,
+    ) -> Plan:  # fmt: skip
         """The analysis of a batch without running it.
 
         Args:
             args: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
                 instances of `jax.ShapeDtypeStruct` do.
-            like: an earlier plan, or its `capacity`. The new one has at least its sizes and types, so that a program
-                that is compiled for the larger of the two serves both.
+            like: by default the plan has at least the room of earlier plans for as many samples, so that the programs
+                that were compiled for these serve it too; see the page on plans. With an earlier plan, or its
+                `capacity`, it has at least the sizes and types of that; with None just those of its batch.
             shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
                 leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
 
@@ -155,8 +165,8 @@ class Batched(Generic[P, R]):
         return self._planner.plan(self._call(args, kwargs), like, shards)
 
     def plans(
-        self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | None = None, **kwargs: Any
-    ) -> Plans:
+        self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
+    ) -> Ahead[Plan]:
         """Plans of one minibatch after the other, made while the device runs the steps before.
 
         Args:
@@ -164,7 +174,8 @@ class Batched(Generic[P, R]):
             prefetch: how many plans are made ahead of time, in a thread; with 0, each is made when it is asked for, in
                 no thread. By default 2, but 0 where the device is a CPU: it has only the cores that planning takes,
                 and runs a step while the next plan is made in any case, since JAX does not wait for it.
-            like: an earlier plan, or its `capacity`. Each plan is made like the one before, so that sizes only grow.
+            like: as for `plan`. Made like a plan or a capacity, each is made like the one before, so that sizes only
+                grow.
 
         Returns:
             An iterator of plans, put on the device where it has memory of its own. Close it, or use it as a context
@@ -178,7 +189,8 @@ class Batched(Generic[P, R]):
         [[6.0, 6.0], [30.0, 14.0]]
         """
         calls = each_call(self._signature, self._in_axes, self._is_method, args, kwargs)
-        return Plans(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like, prefetch)
+        plans = plans_of(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like)
+        return Ahead(on_device(plans), prefetch)
 
     def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
         """What happens to a batch: what was batched with what, what stayed small, and why.
@@ -204,7 +216,7 @@ class Batched(Generic[P, R]):
         start = time.perf_counter()
         times = Times()
         if plan is None:
-            plan = self.plan(*args, **kwargs)
+            plan = self.plan(*args, like=None, **kwargs)
             new = self.cache_info()["structures"].misses - misses
             times = Times(analysis=time.perf_counter() - start, new_structures=new)
             given = self._call(args, kwargs).arguments.shared
@@ -337,7 +349,7 @@ class BoundBatched(Generic[P, R]):
         """See `Batched.plan`; the object is the shared argument."""
         return self._batched.plan(self._instance, *args, **kwargs)
 
-    def plans(self, *args: Any, **kwargs: Any) -> Plans:
+    def plans(self, *args: Any, **kwargs: Any) -> Ahead[Plan]:
         """See `Batched.plans`; the object is the shared argument."""
         return self._batched.plans(self._instance, *args, **kwargs)
 

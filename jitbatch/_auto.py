@@ -65,20 +65,15 @@ class Offer(NamedTuple):
 
 
 class Chooser:
-    """The choices for batches of one function with one kind of shared arguments.
-
-    Attributes:
-        sizes: what the fused executor has room for in batches of about a size.
-    """
+    """The choices for batches of one function with one kind of shared arguments."""
 
     def __init__(self, structures: Cache):
         """`structures` holds a graph for each structure that was seen."""
-        self.sizes = Cache(32)
         self._structures = structures
         self._offers = Cache(MAX_BATCHES)
         self._chosen = Cache(MAX_BATCHES)
         self._saved = Cache(4 * MAX_BATCHES)
-        self._bought: dict[str, set[Hashable]] = {"recording": set(), "program": set(), "size": set()}
+        self._bought: dict[str, set[Hashable]] = {"recording": set(), "program": set()}
         self._lock = threading.Lock()
 
     def choose(
@@ -88,16 +83,13 @@ class Chooser:
 
         Args:
             graphs: one for each sample.
-            first: what batches begin with. With the fused executor it is for a plan, where the order of samples counts.
+            first: what batches begin with. With the fused executor, the order of samples counts.
             others: what else may be chosen.
             operations: gives the graphs of single operations.
         """
-        fused, size = Way(first.granularity, "fused"), size_of(graphs)
         if self._structures.info().currsize > MAX_FEW:
-            others = {fused}.intersection(others)
-            if not others or size in self._bought["size"]:
-                return Choice(fused if others else first)
-        batch = (first, tuple(graphs) if first == fused else frozenset(Counter(graphs).items()))
+            return Choice(first)
+        batch = (first, tuple(graphs) if first.executor == "fused" else frozenset(Counter(graphs).items()))
         chosen = self._chosen.get(batch)
         if chosen is not None and chosen.way in others:
             return chosen
@@ -112,10 +104,9 @@ class Chooser:
             offers[single] = _offer_of_operations(load_of(operations()), single, costs)
         cheapest_first = sorted(offers.values(), key=lambda offer: offer.seconds)
         for offer in cheapest_first:
-            what = ("size", size) if offer.way == fused else ("program", (offer.way, batch))
             if offer.way not in others or offer.seconds * MARGIN >= seconds:
                 continue
-            if self._pays(*what, seconds - offer.seconds, offer.price):
+            if self._pays("program", (offer.way, batch), seconds - offer.seconds, offer.price):
                 against = f"predicted {1e3 * offer.seconds:.2g} ms against {1e3 * seconds:.2g} ms"
                 choice = Choice(offer.way, f"{offer.because}; {against}")
                 return self._chosen.put(batch, choice) if offer is cheapest_first[0] else choice
@@ -136,15 +127,9 @@ class Chooser:
             return True
 
 
-def size_of(graphs: Sequence[Graph]) -> int:
-    """About how large a batch is: batches of one number differ by less than a factor of four in their nodes."""
-    return sum(graph.node_count for graph in graphs).bit_length() // 2
-
-
 def _offers(graphs: Sequence[Graph], first: Way, costs: Costs) -> tuple[Load, float, dict[Way, Offer]]:
     """What a batch needs, how long it takes at first, and what else there is."""
     load = load_of(graphs)
-    of_fused = fused_seconds(load, costs)
     if load.has_effects:
         return load, 0.0, {}
     found = [
@@ -154,10 +139,7 @@ def _offers(graphs: Sequence[Graph], first: Way, costs: Costs) -> tuple[Load, fl
             "one sample" if load.samples == 1 else "samples with little in common",
         ),
     ]  # fmt: skip
-    if first.executor != "fused":
-        price = fused_price(load, costs)
-        found.append(Offer(Way(first.granularity, "fused"), of_fused, price, "batches of this size come again"))
-    seconds = of_fused if first.executor == "fused" else dispatch_seconds(load, costs)
+    seconds = fused_seconds(load, costs) if first.executor == "fused" else dispatch_seconds(load, costs)
     return load, seconds, {offer.way: offer for offer in found}
 
 

@@ -1,5 +1,6 @@
 """Structures and their graphs: a sample of a structure that was seen before is not recorded again."""
 
+import copy
 import gc
 import itertools
 import sys
@@ -46,6 +47,9 @@ MAX_SIGNATURES = 4096
 MAX_PROGRAMS = 1024
 """Programs of single samples remembered for each function and kind of shared arguments; one may take 1.4 MiB."""
 
+MAX_ROOMS = 64
+"""Numbers of samples, and of shards, for which a function and kind of shared arguments remember the sizes of plans."""
+
 verify = False
 """Check every graph, schedule and plan that is made; tests switch it on."""
 
@@ -72,6 +76,15 @@ class SharedArguments:
         fixed = self.key[3]
         leaves = [next(remaining) if f is None else leaf for f, leaf in zip(fixed, self._all, strict=True)]
         return self._treedef.unflatten(leaves)
+
+    def without_values(self) -> "SharedArguments":
+        """The same, of which only structure, shapes and dtypes are known."""
+        abstract = copy.copy(self)
+        avals = map(aval_of, self.leaves)
+        abstract.leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+        remaining = iter(abstract.leaves)
+        abstract._all = [next(remaining) if f is None else leaf for f, leaf in zip(self.key[3], self._all, strict=True)]
+        return abstract
 
     def split(self, arrays: Sequence[Any]) -> list[list[Any]]:
         """The array leaves of each argument."""
@@ -164,6 +177,7 @@ class Context:
         self.known = Known(MAX_SIGNATURES)
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
+        self.rooms = Cache(MAX_ROOMS) if before is None else before.rooms
         self.known_output: tuple[Any, list[ValueClass]] | None = None if before is None else before.known_output
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}

@@ -13,6 +13,7 @@ from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
+from jitbatch._eager import run_eagerly
 from jitbatch._fused import FusedProgram
 from jitbatch._lowering import round_up
 from jitbatch._plan import Plan
@@ -23,8 +24,10 @@ _shared_programs = Cache(512)
 _programs = Cache(256)
 
 
-def execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
-    """The outputs of a planned batch."""
+def execute(plan: Plan, shared_leaves: Sequence[Any], is_eager: bool = False) -> Any:
+    """The outputs of a planned batch; `is_eager` if it was planned to be run at once."""
+    if is_eager and isinstance(plan.static.program, FusedProgram):
+        return run_eagerly(plan, lambda plan: execute(plan, shared_leaves))
     note_run(plan)
     if isinstance(plan.static.program, EachProgram):
         return run_each(plan, plan.static.program, shared_leaves)
@@ -54,6 +57,8 @@ def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     arenas = program.run(plan.tables, arenas, shared)
     if static.out == "list":
         return _as_list(plan, arenas)
+    if static.out == "rows":
+        return [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
     stacked = static.out_trees[0].unflatten(
         [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
     )

@@ -1,5 +1,6 @@
 """From an analysed batch to a fused program: rows for what nodes make, and the tables of each phase (see `_fused`)."""
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from jitbatch._compat import is_float
 from jitbatch._edges import Edges
 from jitbatch._errors import VerifyError
 from jitbatch._fused import FusedProgram, SingleShape
+from jitbatch._headroom import headroom
 from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape, Lowered, round_up
 from jitbatch._pairs import stable_order
@@ -21,10 +23,12 @@ from jitbatch._types import Origin
 
 
 def lower(
-    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False, verify: bool = False
-) -> Lowered:
-    """Phases, with tables for this batch and room for at least `sizes`."""
-    return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify).lower()
+    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False, verify: bool = False,
+    headroom_for: int = 0,
+) -> Lowered:  # fmt: skip
+    """Phases, with tables for this batch and room for at least `sizes`; and, if asked for, for other batches of so many
+    samples (see `_headroom`)."""
+    return Lowering(analysis, policy, sizes or Sizes(), static_loops, verify, headroom_for).lower()
 
 
 class Single(NamedTuple):
@@ -51,7 +55,9 @@ class Loop(NamedTuple):
 class Lowering:
     """Makes the phases and tables of a batch."""
 
-    def __init__(self, analysis: Analysis, policy: Policy, least: Sizes, static_loops: bool, verify: bool):
+    def __init__(
+        self, analysis: Analysis, policy: Policy, least: Sizes, static_loops: bool, verify: bool, headroom_for: int
+    ):  # fmt: skip
         self.analysis = analysis
         self.tables = analysis.tables
         self.types = types = analysis.types
@@ -72,8 +78,14 @@ class Lowering:
         self.order = stable_order(self.type * rounds + self.round, len(types.kinds) * rounds)
         self.ends = np.cumsum(np.bincount(self.type, minlength=len(types.kinds))).tolist()
 
+        self.headroom, self.headroom_of_all = np.ones(len(types.kinds)), 1.0
+        if headroom_for:
+            by_type = [np.bincount(piece.nodes[0], minlength=len(types.kinds)) for piece in analysis.pieces]
+            self.headroom = headroom(np.array(by_type), headroom_for)
+            nodes = np.array([piece.sizes[0] for piece in analysis.pieces])
+            self.headroom_of_all = float(headroom(nodes, headroom_for))
         counts = analysis.packed.counts.tolist()
-        self.inputs = {c: _size(n, least.inputs.get(c, 0)) for c, n in enumerate(counts)}
+        self.inputs = {c: _size(n, least.inputs.get(c, 0), self.headroom_of_all) for c, n in enumerate(counts)}
         self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in self.inputs]
         used = {c for c, rows in enumerate(self.next_row) if rows}
         self.arena_classes = sorted(used.union(*types.writes), key=self.tables.class_order)
@@ -167,11 +179,12 @@ class Lowering:
     def _block(self, number: int, nodes: np.ndarray, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
         kind, origin = self.types.kinds[number], self.types.origins[number]
         # There is room for a node even where all sums are of one term, which are no nodes.
-        capacity = self.nodes[origin] = _size(max(len(nodes), 1), size_of(self.least.nodes, origin))
+        more = self.headroom[number]
+        capacity = self.nodes[origin] = _size(max(len(nodes), 1), size_of(self.least.nodes, origin), more)
         terms = 0
         if kind.is_variadic:
             count = int(self.analysis.batch.arity[nodes].sum())
-            terms = self.terms[origin] = _size(max(count, 1), size_of(self.least.terms, origin))
+            terms = self.terms[origin] = _size(max(count, 1), size_of(self.least.terms, origin), more)
         starts_of_outputs = []
         for out_class in self.types.writes[number]:
             starts_of_outputs.append(self.next_row[out_class])
@@ -182,7 +195,10 @@ class Lowering:
     def _place_loop(self, types: tuple[int, ...]) -> Loop:
         ordered = [self.analysis.nodes[self._ordered(t)] for t in types]
         rounds_by_type = [self.round[self._ordered(t)] for t in types]
-        largest = max((int(np.bincount(rounds).max(initial=1)) for rounds in rounds_by_type), default=1)
+        largest = max(
+            _enlarged(int(np.bincount(rounds).max(initial=1)), self.headroom[t])
+            for t, rounds in zip(types, rounds_by_type, strict=True)
+        )
         blocks = []
         origins = [self.types.origins[t] for t in types]
         least = self.least.of_loop(origins)
@@ -196,7 +212,7 @@ class Lowering:
             block = self._block(t, nodes, margin, widths)
             if self.static_loops and block.kind.is_variadic:
                 longest = int(self.analysis.batch.arity[nodes].max(initial=0))
-                block = replace(block, longest=_size(longest, least.longest))
+                block = replace(block, longest=_size(longest, least.longest, self.headroom_of_all))
             self.analysis.place(self.value_row, nodes, [start + margin for start in block.starts])
             blocks.append(block)
         return Loop(types, blocks, ordered, rounds_by_type, origins, margin, widths)
@@ -256,13 +272,14 @@ class Lowering:
         def room_for_pairs(arena: int, pairs: int) -> int:
             # There may be few, and then their number varies much: a sixteenth of the edge rows is no cost.
             enough = max(pairs, edges.counts[arena] // 16) if pairs else 0
-            return _size(enough, least.pairs.get(self.arena_classes[arena], 0))
+            return _size(enough, least.pairs.get(self.arena_classes[arena], 0), self.headroom_of_all)
 
         edge_tables = edges.tables(due, (rounds_count, len(types)), room, room_for_pairs)
         pair_trips = None
         if self.static_loops:
             by_class = zip(edge_tables, self.arena_classes, strict=True)
-            pair_trips = tuple(_size(one.longest, least.pair_trips.get(c, 0)) for one, c in by_class)
+            more = self.headroom_of_all
+            pair_trips = tuple(_size(one.longest, least.pair_trips.get(c, 0), more) for one, c in by_class)
         pair_rows = tuple(one.pair_rows for one in edge_tables)
         self.loops[frozenset(origins)] = LoopSizes(
             rounds=room,
@@ -298,7 +315,7 @@ class Lowering:
     def _room_for_rounds(self, rounds: int) -> int:
         """Rounded far up, to 64, 256, 1024, ..., where those that are not there cost only rows of small tables."""
         if self.static_loops:
-            return round_up(rounds)
+            return round_up(_enlarged(rounds, self.headroom_of_all))
         room = 64
         while room < rounds:
             room *= 4
@@ -333,8 +350,12 @@ def _steps(rounds: np.ndarray, types: np.ndarray) -> int:
     return int(np.count_nonzero(np.bincount(rounds * (int(types.max(initial=0)) + 1) + types)))
 
 
-def _size(count: int, least: int) -> int:
-    return max(round_up(count) if count else 0, least)
+def _size(count: int, least: int, headroom: float = 1.0) -> int:
+    return max(round_up(_enlarged(count, headroom)) if count else 0, least)
+
+
+def _enlarged(count: int, headroom: float) -> int:
+    return math.ceil(count * headroom)
 
 
 def _filled(numbers: np.ndarray, length: int, value: int, before: int = 0) -> np.ndarray:

@@ -234,11 +234,13 @@ def interned(static: PlanStatic) -> PlanStatic:
 
 
 class Like(NamedTuple):
-    """What a plan is to have at least: sizes, items of ragged outputs, and if none has any, the shape of an item."""
+    """What a plan is to have at least: sizes, items of ragged outputs, and if none has any, the shape of an item. And
+    the number of samples that it is to have headroom for, 0 for none (see `_headroom`)."""
 
     sizes: Sizes
     items: int = 0
     item: tuple[Any, tuple[int, ...]] | None = None
+    headroom_for: int = 0
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,7 @@ def make_plan(
     if is_dispatch:
         name, lowered = "dispatch", _dispatch.lower(analysis, policy, verify)
     else:
-        name, lowered = "fused", _fuse.lower(analysis, policy, sizes, options.static_loops, verify)
+        name, lowered = "fused", _fuse.lower(analysis, policy, sizes, options.static_loops, verify, like.headroom_for)
 
     if verify:
         verify_lowered(analysis, lowered)
@@ -300,7 +302,7 @@ def make_plan(
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
     ragged = None
     if options.out == "ragged":
-        out_rows, ragged = ragged_outputs(graphs, rows, len(out_classes[0]), like.items)
+        out_rows, ragged = ragged_outputs(graphs, rows, len(out_classes[0]), like.items, like.headroom_for)
     elif options.out == "stack":
         out_rows = tuple(np.ascontiguousarray(one) for one in rows.reshape(len(graphs), -1).T)
     else:

@@ -1,9 +1,9 @@
 """From a call to a plan: which graphs its samples have, in which way the batch is run, what the plan is to be like."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -11,35 +11,63 @@ import jax.numpy as jnp
 
 from jitbatch import _compat, _context, _passes
 from jitbatch._arguments import Arguments, samples_of
-from jitbatch._auto import Choice, Way, size_of
+from jitbatch._auto import Choice, Way
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
 from jitbatch._capacity import CHANGED, Capacity, sizes_of
 from jitbatch._compiles import logger
 from jitbatch._context import Context, SharedArguments, shared_difference
 from jitbatch._each import plan_each, sample_program
+from jitbatch._eager import on_grid
 from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
+from jitbatch._leaves import Inputs
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
+from jitbatch._rooms import Rooms
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
 from jitbatch._shards import plan_shards, split
 from jitbatch._sites import describe_function
+from jitbatch._sizes import Sizes
 from jitbatch._structure import Structure
 
 
 class Call:
     """What a batch is given: its shared arguments and its samples."""
 
-    def __init__(self, arguments: Arguments):
+    def __init__(self, arguments: Arguments, shared: SharedArguments | None = None):
         self.arguments = arguments
-        self.shared = SharedArguments(arguments.shared)
+        self.shared = SharedArguments(arguments.shared) if shared is None else shared
 
     @cached_property
     def samples(self) -> list[Any]:
         return samples_of(self.arguments.mapped)
+
+
+class Recorded:
+    """The samples of a call as a context knows them.
+
+    Attributes:
+        structures: the samples taken apart.
+        graphs: a graph for each, once they are recorded.
+    """
+
+    def __init__(self, call: Call, context: Context):
+        self.call = call
+        self.context = context
+        self.structures = context.take_apart(call.samples, [part.name for part in call.arguments.mapped])
+        self.graphs: list[Graph] = []
+
+    def record(self) -> list[Graph]:
+        self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
+        return self.graphs
+
+    @cached_property
+    def inputs(self) -> list[Inputs]:
+        """The leaves of each sample that are rows of its graph."""
+        return [structure.inputs_of(graph) for structure, graph in zip(self.structures, self.graphs, strict=True)]
 
 
 class Planner:
@@ -57,13 +85,24 @@ class Planner:
         self.options = options
         self.contexts = Cache(16)
 
-    def plan(self, call: Call, like: Plan | Capacity | None = None, shards: int | None = None) -> Plan:
-        """A plan that may be kept."""
+    def plan(
+        self, call: Call, like: Plan | Capacity | str | None = None, shards: int | None = None,
+        rooms: Rooms | None = None,
+    ) -> Plan:  # fmt: skip
+        """A plan that may be kept.
+
+        Args:
+            like: what the plan has at least the sizes of; `"auto"` is in the rooms of earlier plans.
+            shards: how many shards it has.
+            rooms: the rooms that it is made in, of someone who plans again and again.
+        """
         if not call.samples:
             raise PlanError("there are no samples to plan")
+        if not (isinstance(like, Plan | Capacity | None) or like == "auto"):
+            raise ArgumentError(f'like={like!r} is not a plan, the capacity of one, "auto" or None')
         try:
             context = self._context(call.arguments, call.shared, like)
-            plan = self._plan(call, context, "fused", like, shards)
+            plan = self._plan(call, context, "fused", like, shards, rooms)
         except ClosesOverTracer:
             raise PlanError(
                 f"{self._name} cannot be planned: it uses a value of an outer JAX transformation (jax.grad, jit, vmap, "
@@ -77,10 +116,28 @@ class Planner:
             )
         return plan
 
+    def plan_use(
+        self, arguments: Arguments, shared: SharedArguments, samples: Mapping[Any, Any], rooms: Cache | None
+    ) -> Plan:
+        """A plan for a step (see `_samples`).
+
+        Args:
+            arguments: how the function is called, with keys into `samples` in the place of mapped arguments.
+            rooms: the rooms for each number of samples; None for a plan on its own.
+        """
+        parts = [part if part.axis is None else replace(part, value=samples[part.value]) for part in arguments.parts]
+        call = Call(replace(arguments, parts=parts), shared)
+        if rooms is None:
+            return self.plan(call)
+        return self.plan(call, rooms=rooms.get_or_make(len(call.samples), lambda: Rooms(headroom_at_first=True)))
+
     def plan_for_once(self, call: Call) -> Plan:
         """A plan that is run at once, and may hold values of an outer transformation."""
+        traced = [*filter(_compat.is_tracer, jax.tree.leaves((call.samples, call.shared.leaves)))]
+        # The fused executor serves one differentiation; inside a compiled function every batch is compiled anew.
+        auto = "fused" if all(map(_compat.is_in_reverse_mode_alone, traced)) else "dispatch"
         try:
-            return self._plan(call, self._context(call.arguments, call.shared), "dispatch")
+            return self._plan(call, self._context(call.arguments, call.shared), auto, is_eager=True)
         except ClosesOverTracer:
             context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
             return self._plan(call, context, "dispatch")
@@ -122,6 +179,7 @@ class Planner:
             "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
             "subgraphs": _total([context.known.info() for context in contexts], _context.MAX_SIGNATURES),
             "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
+            "rooms": _total([rooms.info() for context in contexts for rooms in context.rooms], _context.MAX_ROOMS),
         }
 
     # Parts of the above
@@ -142,7 +200,7 @@ class Planner:
             return self.contexts.put(key, Context(self.owner.__wrapped__, granularity, before=context))
         return context
 
-    def _granularity_like(self, like: Plan | Capacity | None) -> str:
+    def _granularity_like(self, like: Plan | Capacity | str | None) -> str:
         """The granularity to begin with: that of what is to be alike, if it may be chosen."""
         if self.granularity != "auto":
             return self.granularity
@@ -152,73 +210,100 @@ class Planner:
         return like.granularity if isinstance(like, Capacity) else "subgraph"
 
     def _plan(
-        self, call: Call, context: Context, auto: str, like: Plan | Capacity | None = None, shards: int | None = None
-    ) -> Plan:
+        self, call: Call, context: Context, auto: str, like: Plan | Capacity | str | None = None,
+        shards: int | None = None, rooms: Rooms | None = None, is_eager: bool = False,
+    ) -> Plan:  # fmt: skip
         """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
         with jax.profiler.TraceAnnotation("jitbatch.plan"):
-            plan = self._make_plan(call, context, auto, like, shards)
+            batch = Recorded(call, context)
+            way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
+            if way.executor != "loop":
+                batch.record()
+            is_sized = isinstance(like, Capacity) or (isinstance(like, Plan) and like.static.executor != "loop")
+            choice = Choice(way)
+            if not is_sized and shards is None and rooms is None:
+                choice = self._choose(batch, way)
+            if choice.way.granularity != context.granularity:
+                batch = Recorded(call, self._context(call.arguments, call.shared, granularity=choice.way.granularity))
+                batch.record()
+            if rooms is None and choice.way.executor == "fused":
+                rooms = self._rooms(batch, like, shards, is_eager)
+            plan = self._sized(batch, choice, like, shards, rooms, is_eager)
+        if self.options.out != "list":
+            classes = [batch.context.tables.classes[c] for c in plan.static.out_classes]
+            context.known_output = plan.static.out_trees[0], classes
         logger.debug("planned %s: %r", self.owner, plan)
         return plan
 
-    def _make_plan(
-        self, call: Call, context: Context, auto: str, like: Plan | Capacity | None, shards: int | None
-    ) -> Plan:
-        arguments, shared, first = call.arguments, call.shared, context
-        names = [part.name for part in arguments.mapped]
-        structures = context.take_apart(call.samples, names)
-        leaves = [one.leaves for one in structures]
-        way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
-        choice = Choice(way)
-        graphs = [] if way.executor == "loop" else context.graphs_of(structures, shared, arguments)
-        has_sizes = like is not None and not (isinstance(like, Plan) and like.static.executor == "loop")
-        others = set() if has_sizes or shards is not None else self._others(way, context, shared, leaves)
-        if others:
+    def _choose(self, batch: "Recorded", way: Way) -> Choice:
+        """How to run a batch: as it begins, unless another way is predicted to pay."""
+        call, context = batch.call, batch.context
+        others = self._others(way, context, call.shared, [structure.leaves for structure in batch.structures])
+        if not others:
+            return Choice(way)
 
-            def in_terms_of(other: Context) -> list[Graph]:
-                return other.graphs_of(other.take_apart(call.samples, names), shared, arguments)
+        def by_operations() -> list[Graph]:
+            return Recorded(call, self._context(call.arguments, call.shared, granularity="op")).record()
 
-            by_operations = partial(self._context, arguments, shared, granularity="op")
-            choice = context.chooser.choose(graphs, way, others, lambda: in_terms_of(by_operations()))
-            if choice.way.granularity != context.granularity:
-                context = self._context(arguments, shared, granularity=choice.way.granularity)
-                structures = context.take_apart(call.samples, names)
-                graphs = context.graphs_of(structures, shared, arguments)
+        return context.chooser.choose(batch.graphs, way, others, by_operations)
+
+    def _rooms(
+        self, batch: "Recorded", like: Plan | Capacity | str | None, shards: int | None, is_eager: bool
+    ) -> Rooms | None:
+        """The rooms of earlier plans, if this one is to be in them."""
+        count = len(batch.structures)
+        if is_eager:
+            is_traced = any(_compat.is_tracer(leaf) for one in batch.structures for leaf in one.arrays)
+            key = ("eager", on_grid(count), is_traced)
+            return batch.context.rooms.get_or_make(key, lambda: Rooms(headroom_at_first=True))
+        return batch.context.rooms.get_or_make((shards, count), Rooms) if like == "auto" else None
+
+    def _sized(
+        self, batch: "Recorded", choice: Choice, like: Plan | Capacity | str | None, shards: int | None,
+        rooms: Rooms | None, is_eager: bool,
+    ) -> Plan:  # fmt: skip
+        """The plan of a batch, with the sizes that it is to have."""
+        count = len(batch.structures)
+        room_for = on_grid(count) if is_eager else count // (shards or 1)
+
+        def make(like: Plan | Capacity | None, has_headroom: bool = False) -> Plan:
+            least = self._like(like, batch.context, batch.call.shared, batch.call.arguments)
+            if has_headroom:
+                least = (least or Like(Sizes()))._replace(headroom_for=room_for)
+            return self._make(batch, choice, shards, least)
+
+        if rooms is not None:
+            return rooms.plan(sum(graph.node_count for graph in batch.graphs), make)
+        return make(None if isinstance(like, str) else like)
+
+    def _make(self, batch: "Recorded", choice: Choice, shards: int | None, least: Like | None) -> Plan:
         options = replace(self.options, executor=choice.way.executor)
-        programs: list[Any] = graphs
+        call, context = batch.call, batch.context
+        emptied = call.arguments.emptied()
+        programs: list[Any] = batch.graphs
         if options.executor == "loop":
-            programs = [sample_program(context, one, i, shared, arguments) for i, one in enumerate(structures)]
-        inputs = [one.inputs_of(graph) for one, graph in zip(structures, graphs, strict=True)] if graphs else []
-        emptied = arguments.emptied()
+            programs = [
+                sample_program(context, structure, index, call.shared, call.arguments)
+                for index, structure in enumerate(batch.structures)
+            ]
+        leaves = [structure.leaves for structure in batch.structures]
 
         def make(part: slice, like: Like | None) -> Plan:
             if options.executor == "loop":
                 return plan_each(
-                    self.owner, shared.key, emptied, context, programs[part], leaves[part], options.out, like,
+                    self.owner, call.shared.key, emptied, context, programs[part], leaves[part], options.out, like,
                     choice.reason,
                 )  # fmt: skip
             return make_plan(
-                self.owner, shared.key, emptied, graphs[part], inputs[part], options, like, choice.reason,
+                self.owner, call.shared.key, emptied, programs[part], batch.inputs[part], options, like, choice.reason,
                 _context.verify,
             )  # fmt: skip
 
-        least = self._like(like, context, shared, arguments)
-        if auto == "dispatch" and options.executor == "fused":
-            # Batches of samples share programs by being planned like those of about their size.
-            size = size_of(graphs)
-            sizes = context.chooser.sizes
-            plan = make(slice(None), sizes.get(size))
-            sizes.discard(size)
-            sizes.put(size, plan.like)
-        elif shards is None:
-            plan = make(slice(None), least)
-        else:
-            # An error names the sample among all samples.
-            outputs_of(programs, context.tables, options.out, least.item if least else None)
-            plan = plan_shards(make, split(len(structures), shards), least)
-        if self.options.out != "list":
-            classes = [context.tables.classes[c] for c in plan.static.out_classes]
-            first.known_output = plan.static.out_trees[0], classes
-        return plan
+        if shards is None:
+            return make(slice(None), least)
+        # An error names the sample among all samples.
+        outputs_of(programs, context.tables, options.out, least.item if least else None)
+        return plan_shards(make, split(len(batch.structures), shards), least)
 
     def _others(
         self, first: Way, context: Context, shared: SharedArguments, leaves: Sequence[Sequence[Any]]
@@ -228,25 +313,19 @@ class Planner:
         is_auto = self.options.executor == "auto"
         if first.executor == "loop" or context.may_close_over_tracers or not (is_auto or self.granularity == "auto"):
             return others
-        if first.executor == "dispatch":
-            # Inside a compiled function every way is compiled anew; and not all serve every order of differentiation.
-            traced = filter(_compat.is_tracer, itertools.chain(*leaves, shared.leaves))
-            if not all(map(_compat.is_in_reverse_mode_alone, traced)):
-                return others
+        traced = filter(_compat.is_tracer, itertools.chain(*leaves, shared.leaves))
+        if not all(map(_compat.is_in_reverse_mode_alone, traced)):
+            return others
         if self.granularity == "auto":
             others |= {Way("graph", first.executor), Way("op", first.executor)}
         if is_auto:
             others.add(Way(first.granularity, "loop"))
-            if first.executor == "dispatch":
-                others.add(Way(first.granularity, "fused"))
         return others
 
     def _like(
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
     ) -> Like | None:
         """What a plan is to have at least, in terms of a context's tables."""
-        if not isinstance(like, Plan | Capacity | None):
-            raise ArgumentError(f"like={like!r} is not a plan or the capacity of one")
         if isinstance(like, Plan):
             like = self._attached(like, shared)
             self._check_owner(like)

@@ -3,8 +3,8 @@
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import jax
 
@@ -12,53 +12,67 @@ from jitbatch import _compat
 from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._plan import Plan
 
+T = TypeVar("T")
 
-class Plans(Iterator[Plan]):
-    """Plans of minibatches in turn, made ahead of time. Made by `f.plans(...)`.
 
-    Iterate over it; `close()` it, or use it as a context manager, to stop early. An exception, of the minibatches or of
-    planning one of them, is raised in the place of the plan that could not be made.
+class Ahead(Iterator[T], Generic[T]):
+    """The items of an iterator, made ahead of time. Made by `f.plans(...)` and by `step.prefetch(...)`.
+
+    Iterate over it; `close()` it, or use it as a context manager, to stop early. An exception of the iterator is raised
+    in the place of the item that could not be made.
+
+    Args:
+        source: the iterator.
+        ahead: how many items are made ahead of time, in a thread; with 0, each is made when it is asked for. By default
+            2, but 0 where the device is a CPU.
     """
 
-    def __init__(
-        self, make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any, prefetch: int | None
-    ):
-        if prefetch is None:
-            prefetch = 0 if jax.default_backend() == "cpu" else 2
-        if prefetch < 0:
-            raise ArgumentError(f"prefetch={prefetch} is negative: it is how many plans are made ahead of time")
-        self._source = _plans(make, batches, like)
-        self._worker = None if prefetch == 0 else _Worker(self._source, prefetch)
+    def __init__(self, source: Iterator[T], ahead: int | None):
+        if ahead is None:
+            ahead = 0 if jax.default_backend() == "cpu" else 2
+        if ahead < 0:
+            raise ArgumentError(f"prefetch={ahead} is negative: it is how many plans are made ahead of time")
+        self._source = source
+        self._worker = None if ahead == 0 else _Worker(self._source, ahead)
         if self._worker is not None:  # its thread does not hold on to this object: one that is dropped is closed
             weakref.finalize(self, self._worker.stop)
 
-    def __next__(self) -> Plan:
+    def __next__(self) -> T:
         return next(self._source) if self._worker is None else self._worker.take()
 
     def close(self) -> None:
-        """Make no further plans, wait until the thread has ended, and close the minibatches if they are a generator."""
-        if self._worker is None or self._worker.close():
+        """Make no further items, wait until the thread has ended, and close the iterator if it is a generator."""
+        if (self._worker is None or self._worker.close()) and isinstance(self._source, Generator):
             self._source.close()
 
-    def __enter__(self) -> "Plans":
+    def __enter__(self) -> "Ahead[T]":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
 
 
-def _plans(make: Callable[[tuple[Any, ...], Any], Plan], batches: Iterable[Any], like: Any) -> Any:
-    # A compiled program takes NumPy's arrays in less time than `device_put` takes for them.
-    is_apart = jax.default_backend() != "cpu"
+def plans_of(make: Callable[[Any, Any], Plan], batches: Iterable[Any], like: Any) -> Iterator[Plan]:
+    """Plans of minibatches in turn, each made like the one before unless sizes look after themselves."""
     for batch in batches:
-        like = make(batch, like)
-        yield jax.device_put(like) if is_apart else like
+        plan = make(batch, like)
+        if like != "auto":
+            like = plan
+        yield plan
 
 
-class _Worker:
-    def __init__(self, source: Iterator[Plan], prefetch: int):
+def on_device(items: Iterable[T]) -> Iterator[T]:
+    """Items, with their arrays put on the device where it has memory of its own. On a CPU, a program takes arrays of
+    NumPy in less time than `device_put` does."""
+    is_apart = jax.default_backend() != "cpu"
+    for item in items:
+        yield jax.device_put(item) if is_apart else item
+
+
+class _Worker(Generic[T]):
+    def __init__(self, source: Iterator[T], prefetch: int):
         self._source = source
-        self._ready: queue.Queue[Callable[[], Plan]] = queue.Queue()
+        self._ready: queue.Queue[Callable[[], T]] = queue.Queue()
         self._room = threading.Semaphore(prefetch)
         self._stopped = threading.Event()
         self._ended = False
@@ -80,13 +94,13 @@ class _Worker:
             if self._stopped.is_set():
                 return
             try:
-                plan = next(self._source)
+                item = next(self._source)
             except BaseException as error:
                 self._ready.put(_raise(error))
                 return
-            self._ready.put(lambda plan=plan: plan)
+            self._ready.put(lambda item=item: item)
 
-    def take(self) -> Plan:
+    def take(self) -> T:
         if self._ended:
             raise StopIteration
         get = self._ready.get()
@@ -111,8 +125,8 @@ class _Worker:
         return True
 
 
-def _raise(error: BaseException) -> Callable[[], Plan]:
-    def get() -> Plan:
+def _raise(error: BaseException) -> Callable[[], Any]:
+    def get() -> Any:
         raise error
 
     return get

@@ -1,6 +1,7 @@
 """Outputs that differ in how many items a sample has."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._errors import OutputError
+from jitbatch._headroom import headroom
 from jitbatch._lowering import round_up
 from jitbatch._tables import Interned
 
@@ -83,7 +85,7 @@ class Ragged:
 
 
 def ragged_outputs(
-    graphs: Sequence[Any], rows: np.ndarray, leaves: int, least: int
+    graphs: Sequence[Any], rows: np.ndarray, leaves: int, least: int, headroom_for: int = 0
 ) -> tuple[tuple[np.ndarray, ...], Ragged]:
     """The rows of a batch's items, padded: for each leaf of an item int32 [rows]; and all else that a `Ragged` has.
 
@@ -92,10 +94,12 @@ def ragged_outputs(
         rows: the rows of all outputs.
         leaves: how many leaves an item has.
         least: how many rows there are at least.
+        headroom_for: the number of samples of larger batches that there is room for, 0 for none (see `_headroom`).
     """
     counts = np.array([len(graph.items.trees) for graph in graphs])
     total = int(counts.sum())
-    size = max(round_up(total), least)
+    more = float(headroom(counts, headroom_for)) if headroom_for else 1.0
+    size = max(round_up(math.ceil(more * total)), least)
     index = np.minimum(np.arange(size), max(total - 1, 0))
     sample = np.repeat(np.arange(len(graphs)), counts)
     position = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -36,7 +36,7 @@ def _no_thread_is_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 5])
 def test_plans_are_those_of_the_minibatches(prefetch: int) -> None:
-    plans = list(total.plans(2.0, MINIBATCHES, prefetch=prefetch))
+    plans = list(total.plans(2.0, MINIBATCHES, prefetch=prefetch, like=None))
     like = None
     for plan, minibatch in zip(plans, MINIBATCHES, strict=True):
         like = total.plan(2.0, minibatch, like=like)

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from jitbatch import Plan, jitbatch
-from jitbatch._prefetch import Plans
+from jitbatch._prefetch import Ahead
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._metrics import accuracy, attachment_scores, item_accuracy, mean_squared_error, pearson, spearman
@@ -41,7 +41,7 @@ class Decorated(Protocol):
 
     def __call__(self, model: Any, sample: Any, /) -> Any: ...
     def plan(self, *args: Any, like: Any = None) -> Plan: ...
-    def plans(self, *args: Any, like: Any = None) -> Plans: ...
+    def plans(self, *args: Any, like: Any = None) -> Ahead[Any]: ...
     def batch(self, *args: Any) -> Any: ...
 
 
