@@ -47,10 +47,14 @@ def main() -> None:
                 seconds.append(time.perf_counter() - start)
         later = 1e3 * np.array(seconds[len(seconds) // 2 :])
         row = {
-            "executor": executor, "calls": options.calls, "compilations": len(compiled),
-            "compiling, s": round(sum(compiled), 1), "first call, s": round(seconds[0], 2), "median, ms": round(float(np.median(later)), 2),
+            "executor": executor,
+            "calls": options.calls,
+            "compilations": len(compiled),
+            "compiling, s": round(sum(compiled), 1),
+            "first call, s": round(seconds[0], 2),
+            "median, ms": round(float(np.median(later)), 2),
             "90 %, ms": round(float(np.quantile(later, 0.9)), 2),
-        }  # fmt: skip
+        }
         print(json.dumps(row), flush=True)
 
 

@@ -8,7 +8,9 @@ from jitbatch._calibrate import calibrate as calibrate
 from jitbatch._capacity import Capacity as Capacity
 from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
+from jitbatch._errors import RecompileWarning as RecompileWarning
 from jitbatch._jit import Jitted as Jitted
+from jitbatch._jit import StepCapacity as StepCapacity
 from jitbatch._jit import jit as jit
 from jitbatch._malloc import keep_memory as keep_memory
 from jitbatch._plan import Plan as Plan
@@ -26,9 +28,11 @@ __all__ = [
     "Jitted",
     "Plan",
     "Ragged",
+    "RecompileWarning",
     "Report",
     "Samples",
     "Static",
+    "StepCapacity",
     "assert_max_compiles",
     "calibrate",
     "clear_caches",

@@ -58,6 +58,7 @@ class Batched(Generic[P, R]):
         self._is_method = False
         self._checked: type | None = None
         self._last_run: Any = None  # see `_compiles`
+        self._programs_run = 0
         self._key = weakly(fun)
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
         functools.update_wrapper(self, fun)
@@ -163,6 +164,23 @@ class Batched(Generic[P, R]):
         Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
         return self._planner.plan(self._call(args, kwargs), like, shards)
+
+    def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
+        """Room for the minibatches of a data set, from one pass over it.
+
+        A step that is compiled for plans made like this compiles once: there is room for the `batch_size` largest
+        samples, for those that have the most nodes of any one kind, and for minibatches that are drawn at random.
+
+        Args:
+            args: as for `plan`, with the whole data set in the place of a minibatch.
+            batch_size: how many samples a minibatch has.
+
+        >>> from jitbatch import jitbatch
+        >>> total = jitbatch(lambda scale, xs: scale * sum(xs))
+        >>> print(total.capacity(2.0, [(1.0, 2.0), (3.0,), (4.0, 5.0, 6.0), (7.0,)], batch_size=2))
+        room for 3 sum (6 terms), 3 total; 6 input rows
+        """
+        return self._planner.capacity(self._call(args, kwargs), batch_size)
 
     def plans(
         self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
@@ -348,6 +366,10 @@ class BoundBatched(Generic[P, R]):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """See `Batched.plan`; the object is the shared argument."""
         return self._batched.plan(self._instance, *args, **kwargs)
+
+    def capacity(self, *args: Any, **kwargs: Any) -> Capacity:
+        """See `Batched.capacity`; the object is the shared argument."""
+        return self._batched.capacity(self._instance, *args, **kwargs)
 
     def plans(self, *args: Any, **kwargs: Any) -> Ahead[Plan]:
         """See `Batched.plans`; the object is the shared argument."""

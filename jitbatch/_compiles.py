@@ -1,6 +1,7 @@
 """What is compiled, and why: the difference between a plan that is run and the one that was run before it."""
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch._errors import ArgumentError, CompileError
+from jitbatch._errors import ArgumentError, CompileError, RecompileWarning
 from jitbatch._fused import FusedProgram
 from jitbatch._plan import Plan, PlanStatic
 from jitbatch._sites import describe_function
@@ -18,8 +19,11 @@ logger = logging.getLogger("jitbatch")
 logger.addHandler(logging.NullHandler())
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-_LIKE = "Plan like an earlier plan, `f.plan(..., like=plan)`, so that sizes are kept and only grow"
+_ROOM = "`f.capacity(shared, data_set, batch_size=n)` has room for all minibatches of a data set"
 _SAME = "by a plan that was run before: an argument of the jitted function around it is new, or the function itself"
+
+MANY_PROGRAMS = 3
+"""At its third program a function warns: each takes seconds to compile."""
 
 Run = tuple[PlanStatic, tuple[int, ...]]
 """What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
@@ -83,6 +87,8 @@ def note_run(plan: Plan) -> None:
     if known is None:
         cause = causes.put(run, _describe(static.owner._last_run, run))
         logger.info("%s", cause)
+        if static.executor == "fused" and static.out != "rows":
+            _count_program(static.owner, cause)
     else:
         cause = _SAME
     if not static.tables.holds_tracers:
@@ -91,11 +97,23 @@ def note_run(plan: Plan) -> None:
         watch.cause = cause
 
 
+def _count_program(owner: Any, cause: str) -> None:
+    owner._programs_run += 1
+    if owner._programs_run == MANY_PROGRAMS:
+        warnings.warn(
+            f"{describe_function(owner.__wrapped__)} is compiled for the third time: {cause}. Compiling takes longer "
+            "than many steps. The logger `jitbatch` tells at level INFO of each compilation what it is for",
+            RecompileWarning,
+            stacklevel=2,
+        )
+
+
 def _describe(before: Run | None, now: Run) -> str:
     if before is not None and before[0] == now[0]:
         return (
-            f"another plan of {describe_function(now[0].owner.__wrapped__)}: the number of samples, or of items, was "
-            f"{_number(before[1])} and is {_number(now[1])}. Give all minibatches as many"
+            f"another plan of {describe_function(now[0].owner.__wrapped__)}: the number of samples, or of items, "
+            f"was {_number(before[1])} and is {_number(now[1])}. Give all minibatches as many, or fill them up: "
+            "jitbatch.jit(pad=n)"
         )
     return describe_change(before and before[0], now[0])
 
@@ -135,7 +153,7 @@ def _changes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
     grown = list(_sizes(before, now))
     yield from grown
     if grown and not named:
-        yield _LIKE
+        yield _ROOM
 
 
 def _sizes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:

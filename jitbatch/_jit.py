@@ -1,9 +1,11 @@
 """`jitbatch.jit`: `jax.jit` for functions that batch samples of any shapes."""
 
 import functools
+import json
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
@@ -11,10 +13,13 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._caches import CacheInfo
-from jitbatch._errors import ArgumentError
+from jitbatch._capacity import Capacity
+from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._places import Bound, Parameters, Place
+from jitbatch._plan import Plan
 from jitbatch._prefetch import Ahead, on_device
 from jitbatch._report import Report
+from jitbatch._rooms import Room
 from jitbatch._samples import About, Again, Samples, StepTrace, Use, current_step
 from jitbatch._sites import describe_function
 from jitbatch._structure import describe_leaf
@@ -65,6 +70,7 @@ class Jitted(Generic[P, R]):
         self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
         self._arrangements: list[Arrangement] = []  # the newest first
         self._uses: dict[Hashable, Use] = {}
+        self._saved = StepCapacity()
         self._calls = self._traces = 0
         self._lock = threading.RLock()
 
@@ -120,13 +126,45 @@ class Jitted(Generic[P, R]):
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses: of `"rooms"`, plans that fitted the sizes that there were, and plans that did not; of
         `"programs"`, calls that ran a program that was there, and calls that traced and compiled one."""
-        rooms = [one.info() for use in list(self._uses.values()) for one in use.rooms]
+        rooms = [one.info() for use in list(self._uses.values()) for one in list(use.rooms.values())]
         hits, misses, largest, size = (sum(info[field] for info in rooms) for field in range(4))
         calls, traces = self._calls, self._traces
         return {
             "rooms": CacheInfo(hits, misses, largest, size),
             "programs": CacheInfo(max(calls - traces, 0), traces, traces, traces),
         }
+
+    @property
+    def capacity(self) -> "StepCapacity":
+        """What the programs of the step have room for. Save it, and set it in another process before the first call:
+        the step then has the sizes, and so gives the bits, of this one.
+
+        >>> import jitbatch
+        >>> total = jitbatch.jitbatch(lambda scale, xs: scale * sum(xs))
+        >>> step = jitbatch.jit(lambda scale, samples: total.batch(scale, samples))
+        >>> _ = step(2.0, [(1.0, 2.0), (3.0,)])
+        >>> again = jitbatch.jit(lambda scale, samples: total.batch(scale, samples))
+        >>> again.capacity = jitbatch.StepCapacity.from_json(step.capacity.to_json())
+        >>> _ = again(2.0, [(1.0,), (3.0,)])
+        >>> again.capacity == step.capacity
+        True
+        """
+        with self._lock:
+            found = [
+                SavedRoom(use.name, count, room.nodes, room.like.capacity if isinstance(room.like, Plan) else room.like)
+                for use in self._uses.values()
+                for count, rooms in sorted(use.rooms.items())
+                for room in rooms
+            ]
+            names = {use.name for use in self._uses.values()}
+            return StepCapacity((*found, *(room for room in self._saved.rooms if room.use not in names)))
+
+    @capacity.setter
+    def capacity(self, capacity: "StepCapacity") -> None:
+        with self._lock:
+            if self._uses:
+                raise ArgumentError(f"{self._name} has been called: set its capacity before that")
+            self._saved = capacity
 
     # Calls
 
@@ -233,15 +271,23 @@ class Jitted(Generic[P, R]):
 
     def _learned(self, step: StepTrace, call: Bound) -> Arrangement:
         """What a step did with samples when it was traced."""
-        met = tuple(step.met.values())
-        places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
         with self._lock:
-            self._uses.update(step.met)
+            met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
+            places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
             known = {place for one in self._arrangements for place in one.places}
             found = Arrangement(self._kind_of(call, known.union(places)), tuple(places), met)
             others = [one for one in self._arrangements if one.kind != found.kind]
             self._arrangements = [found, *others][:MAX_ARRANGEMENTS]
         return found
+
+    def _named(self, key: Hashable, use: Use) -> Use:
+        """A use that was met first, with a name, and with the rooms that were saved under it."""
+        places = ", ".join(map(str, use.places))
+        name = f"{use.function.__module__}.{use.function.__qualname__}({places})"
+        same = sum(other.name.partition(" #")[0] == name for other in self._uses.values())
+        name += f" #{same + 1}" if same else ""
+        use = self._uses[key] = replace(use, name=name, saved=self._saved.of(name))
+        return use
 
     def _kind_of(self, call: Bound, places: Iterable[Place]) -> Hashable:
         """The kind of arguments of a call: what decides which uses its trace meets, apart from samples."""
@@ -291,9 +337,9 @@ class Jitted(Generic[P, R]):
         call = self._item_arguments(item, arrangement)
         if not any(place.argument in call.arguments for place in arrangement.places):
             raise ArgumentError(
-                f"an item of `prefetch` gives {', '.join(call.arguments) or 'nothing'} to {self._name}, but the samples "
-                f"are {', '.join(map(str, arrangement.places))}. Items are tuples of its last positional arguments, or "
-                "dicts of arguments by name"
+                f"an item of `prefetch` gives {', '.join(call.arguments) or 'nothing'} to {self._name}, but the "
+                f"samples are {', '.join(map(str, arrangement.places))}. Items are tuples of its last positional "
+                "arguments, or dicts of arguments by name"
             )
         planned = self._with_handles(StepTrace(self._name, self._uses, call.arguments), arrangement, call).arguments
         if isinstance(item, tuple):
@@ -308,6 +354,50 @@ class Jitted(Generic[P, R]):
         else:
             named = {arrangement.places[0].argument: item}
         return Bound(self._parameters, (), named)
+
+
+class SavedRoom(NamedTuple):
+    """A room of a step: for which use and number of samples, how many nodes fitted, and its capacity."""
+
+    use: str
+    samples: int
+    nodes: int
+    capacity: Capacity
+
+
+@dataclass(frozen=True)
+class StepCapacity:
+    """What the programs of a step have room for; `step.capacity`."""
+
+    rooms: tuple[SavedRoom, ...] = ()
+
+    def of(self, use: str) -> dict[int, list[Room]]:
+        """The rooms of a use, by the number of samples."""
+        found: dict[int, list[Room]] = {}
+        for room in self.rooms:
+            if room.use == use:
+                found.setdefault(room.samples, []).append(Room(room.capacity, room.nodes))
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(f"{room.use}, {room.samples} samples: {room.capacity}" for room in self.rooms) or "no room"
+
+    def to_json(self) -> str:
+        """The capacity as text, to be kept in a checkpoint or a file."""
+        return json.dumps([[*room[:3], room.capacity.to_json()] for room in self.rooms])
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "StepCapacity":
+        """The capacity of a text that `to_json` has made; anything else is a `PlanError`. The text may be a stranger's:
+        nothing of it is run."""
+        try:
+            rows = json.loads(text)
+            rooms = [(use, samples, nodes, capacity) for use, samples, nodes, capacity in rows]
+        except (TypeError, ValueError, RecursionError):
+            raise PlanError("this is not the capacity of a step, as `step.capacity.to_json()` has made it") from None
+        if not all(type(one) is kind for row in rooms for one, kind in zip(row, (str, int, int, str), strict=True)):
+            raise PlanError("this is not the capacity of a step: it has values of other types")
+        return cls(tuple(SavedRoom(*row[:3], Capacity.from_json(row[3])) for row in rooms))
 
 
 def _count(samples: Any) -> int:

@@ -1,13 +1,15 @@
 """From a call to a plan: which graphs its samples have, in which way the batch is run, what the plan is to be like."""
 
+import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jitbatch import _compat, _context, _passes
 from jitbatch._arguments import Arguments, samples_of
@@ -64,6 +66,14 @@ class Recorded:
         self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
         return self.graphs
 
+    def some(self, chosen: Iterable[int]) -> "Recorded":
+        """Some of the samples."""
+        part = copy.copy(self)
+        vars(part).pop("inputs", None)
+        part.structures = [self.structures[i] for i in chosen]
+        part.graphs = [self.graphs[i] for i in chosen]
+        return part
+
     @cached_property
     def inputs(self) -> list[Inputs]:
         """The leaves of each sample that are rows of its graph."""
@@ -117,19 +127,42 @@ class Planner:
         return plan
 
     def plan_use(
-        self, arguments: Arguments, shared: SharedArguments, samples: Mapping[Any, Any], rooms: Cache | None
-    ) -> Plan:
+        self, arguments: Arguments, shared: SharedArguments, mapped: Sequence[Any],
+        rooms: Callable[[int], Rooms] | None,
+    ) -> Plan:  # fmt: skip
         """A plan for a step (see `_samples`).
 
         Args:
-            arguments: how the function is called, with keys into `samples` in the place of mapped arguments.
-            rooms: the rooms for each number of samples; None for a plan on its own.
+            arguments: how the function is called.
+            mapped: its mapped arguments.
+            rooms: the rooms for so many samples; None for a plan on its own.
         """
-        parts = [part if part.axis is None else replace(part, value=samples[part.value]) for part in arguments.parts]
+        values = iter(mapped)
+        parts = [part if part.axis is None else replace(part, value=next(values)) for part in arguments.parts]
         call = Call(replace(arguments, parts=parts), shared)
-        if rooms is None:
-            return self.plan(call)
-        return self.plan(call, rooms=rooms.get_or_make(len(call.samples), lambda: Rooms(headroom_at_first=True)))
+        return self.plan(call, rooms=None if rooms is None else rooms(len(call.samples)))
+
+    def capacity(self, call: Call, batch_size: int) -> Capacity:
+        """What has room for the minibatches of a data set, which is given as the samples of a call."""
+        if not 0 < batch_size <= len(call.samples):
+            raise ArgumentError(
+                f"batch_size={batch_size} is not a number of samples that a minibatch can have: there are "
+                f"{len(call.samples)}"
+            )
+        context = self._context(call.arguments, call.shared)
+        batch = Recorded(call, context)
+        graphs = batch.record()
+        counts = np.stack([np.bincount(graph.kind, minlength=len(context.tables.kinds)) for graph in graphs])
+        # The largest minibatches, of all nodes and of each kind of node; and one of many, with headroom.
+        columns = [counts.sum(axis=1), *counts.T[counts.any(axis=0)]]
+        largest = {tuple(np.sort(np.argsort(-column, kind="stable")[:batch_size])) for column in columns}
+        choice = Choice(Way(context.granularity, "fused"))
+        least = Like(Sizes(), headroom_for=batch_size)
+        spread = np.linspace(0, len(call.samples) - 1, batch_size).astype(int)
+        plan = self._make(batch.some(spread), choice, None, least)
+        for chosen in sorted(largest):
+            plan = self._make(batch.some(chosen), choice, None, plan.like)
+        return plan.capacity
 
     def plan_for_once(self, call: Call) -> Plan:
         """A plan that is run at once, and may hold values of an outer transformation."""

@@ -1,11 +1,12 @@
 """Rooms: sizes that the plans of a function have in common, so that a few programs serve all of its batches."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from jitbatch._caches import CacheInfo
+from jitbatch._capacity import Capacity
 from jitbatch._plan import Plan
 
 OUTLIER = 2.0
@@ -16,11 +17,18 @@ MAX_ROOMS = 4
 """How many rooms there are at once; past that, the smallest is given up."""
 
 
-class _Room(NamedTuple):
-    """A plan whose sizes others are to have, and how many nodes the largest batch had that fitted."""
+class Room(NamedTuple):
+    """Sizes that plans are to have, as a plan or the capacity of one; and how many nodes the largest batch had that
+    fitted, before equal calls were merged."""
 
-    plan: Plan
+    like: Plan | Capacity
     nodes: int
+
+    def has(self, plan: Plan) -> bool:
+        """Whether a plan that was made like this one has just these sizes."""
+        if isinstance(self.like, Plan):
+            return plan.static is self.like.static
+        return plan.static.executor == "fused" and plan.capacity == self.like
 
 
 class Rooms:
@@ -31,30 +39,24 @@ class Rooms:
 
     Args:
         headroom_at_first: whether the first plan has headroom as well. One that may be the only one has not.
+        known: the rooms of an earlier run.
     """
 
-    def __init__(self, headroom_at_first: bool = False):
+    def __init__(self, headroom_at_first: bool = False, known: Sequence[Room] = ()):
         self.hits = self.misses = 0
         self._headroom_at_first = headroom_at_first
-        self._rooms: list[_Room] = []  # the smallest first
+        self._rooms = list(known)  # the smallest first
         self._lock = threading.RLock()
 
     def info(self) -> CacheInfo:
         """How many plans fitted, how many did not, and how many rooms there are."""
         return CacheInfo(self.hits, self.misses, MAX_ROOMS, len(self._rooms))
 
-    @property
-    def largest(self) -> Plan | None:
-        """The plan with the most room."""
+    def __iter__(self) -> Iterator[Room]:
         with self._lock:
-            return self._rooms[-1].plan if self._rooms else None
+            return iter(list(self._rooms))
 
-    def start_with(self, plan: Plan) -> None:
-        """Have the sizes of a plan, such as one that was made like a saved capacity."""
-        with self._lock:
-            self._rooms = [_stripped(plan)]
-
-    def plan(self, nodes: int, make: Callable[[Plan | None, bool], Plan]) -> Plan:
+    def plan(self, nodes: int, make: Callable[[Plan | Capacity | None, bool], Plan]) -> Plan:
         """A plan of a batch of so many nodes.
 
         Args:
@@ -62,37 +64,34 @@ class Rooms:
         """
         room = self._room_for(nodes)
         if room is not None:
-            plan = make(room.plan, False)
-            if plan.static is room.plan.static:
+            plan = make(room.like, False)
+            if room.has(plan):
                 return self._fits(room, plan, nodes)
         with self._lock:  # one thread at a time makes a room larger
             found = self._room_for(nodes)
             if found is not None and found is not room:
-                plan = make(found.plan, False)
-                if plan.static is found.plan.static:
+                plan = make(found.like, False)
+                if found.has(plan):
                     return self._fits(found, plan, nodes)
-            plan = make(found and found.plan, found is not None or self._headroom_at_first)
+            plan = make(found and found.like, found is not None or self._headroom_at_first)
             self.misses += 1
             if plan.static.executor == "fused":
-                self._put(found, _stripped(plan, nodes))
+                self._put(found, Room(replace(plan, graphs=()), nodes))
             return plan
 
-    def _room_for(self, nodes: int) -> _Room | None:
+    def _room_for(self, nodes: int) -> Room | None:
         """The smallest room that may be large enough, or be made so."""
         with self._lock:
             return next((room for room in self._rooms if nodes <= OUTLIER * room.nodes), None)
 
-    def _fits(self, room: _Room, plan: Plan, nodes: int) -> Plan:
+    def _fits(self, room: Room, plan: Plan, nodes: int) -> Plan:
         with self._lock:
             self.hits += 1
-            if nodes > room.nodes and room in self._rooms:
-                self._put(room, room._replace(nodes=nodes))
+            is_new = nodes > room.nodes or not isinstance(room.like, Plan)
+            if is_new and any(one is room for one in self._rooms):
+                self._put(room, Room(replace(plan, graphs=()), max(nodes, room.nodes)))
         return plan
 
-    def _put(self, old: _Room | None, new: _Room) -> None:
+    def _put(self, old: Room | None, new: Room) -> None:
         kept = [room for room in self._rooms if room is not old]
         self._rooms = sorted([*kept, new], key=lambda room: room.nodes)[-MAX_ROOMS:]
-
-
-def _stripped(plan: Plan, nodes: int | None = None) -> _Room:
-    return _Room(replace(plan, graphs=()), plan.summary.nodes if nodes is None else nodes)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from jitbatch import _compat
 from jitbatch._arguments import Arguments
-from jitbatch._caches import Cache
 from jitbatch._context import SharedArguments
 from jitbatch._errors import ArgumentError
 from jitbatch._places import Place, find
 from jitbatch._plan import Plan
+from jitbatch._rooms import Room, Rooms
 from jitbatch._sites import describe_function
 
 MAX_COUNTS = 64
@@ -29,13 +29,17 @@ class Use:
         function: the decorated function.
         arguments: how it is called; in the place of mapped arguments, the `Place`s of the samples.
         shared: its shared arguments, without their values.
-        rooms: by the number of samples, the sizes of its plans.
+        name: the same in every process, if the step is.
+        saved: by the number of samples, the rooms of an earlier run.
+        rooms: by the number of samples, the rooms of its plans.
     """
 
     function: Any
     arguments: Arguments
     shared: SharedArguments
-    rooms: Cache = field(default_factory=lambda: Cache(MAX_COUNTS))
+    name: str = ""
+    saved: Mapping[int, Sequence[Room]] = field(default_factory=dict)
+    rooms: dict[int, Rooms] = field(default_factory=dict)
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -48,7 +52,17 @@ class Use:
 
     def plan(self, samples: Mapping[Place, Any], is_alone: bool = False) -> Plan:
         """A plan of samples, given by their places: in the rooms of this use, or on its own."""
-        return self.function._planner.plan_use(self.arguments, self.shared, samples, None if is_alone else self.rooms)
+        given = [samples[place] for place in self.places]
+        rooms = None if is_alone else self._rooms_for
+        return self.function._planner.plan_use(self.arguments, self.shared, given, rooms)
+
+    def _rooms_for(self, count: int) -> Rooms:
+        rooms = self.rooms.get(count)
+        if rooms is None:
+            if len(self.rooms) >= MAX_COUNTS:
+                self.rooms.pop(next(iter(self.rooms)), None)
+            rooms = self.rooms.setdefault(count, Rooms(True, self.saved.get(count, ())))
+        return rooms
 
 
 @dataclass(frozen=True)
@@ -108,8 +122,8 @@ class Samples:
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"the argument {self._about.place} of {self._about.step} holds samples, which have no attribute {name!r} in "
-            "the body of the step. Read it before the step is called, and pass it as another argument"
+            f"the argument {self._about.place} of {self._about.step} holds samples, which have no attribute {name!r} "
+            "in the body of the step. Read it before the step is called, and pass it as another argument"
         )
 
 
@@ -175,7 +189,7 @@ class StepTrace:
         plan = self._held(use, arguments.mapped[0].value)
         if plan is None:
             self.is_complete = False
-            plan = use.plan({place: self._samples(place) for place in use.places})
+            plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
         return plan
 
     def _held(self, use: Use, samples: Any) -> Plan | None:

@@ -56,10 +56,10 @@ def test_equality() -> None:
     assert isinstance(capacity, Capacity)
     other = trees()
     other.plan(PARAMS, PAIRS[::-1])
-    assert other.plan(PARAMS, SAMPLES).capacity == capacity
-    assert other.plan(PARAMS, SAMPLES[::-1]).capacity == capacity
-    assert other.plan(PARAMS, PAIRS).capacity != capacity
-    assert other.plan(PARAMS, SAMPLES[:3]).capacity != capacity
+    assert other.plan(PARAMS, SAMPLES, like=None).capacity == capacity
+    assert other.plan(PARAMS, SAMPLES[::-1], like=None).capacity == capacity
+    assert other.plan(PARAMS, PAIRS, like=None).capacity != capacity
+    assert other.plan(PARAMS, SAMPLES[:3], like=None).capacity != capacity
 
 
 def two_classes(params: Params, sample: Params) -> Any:
@@ -169,13 +169,13 @@ def test_a_type_that_a_batch_lacks_is_part_of_its_capacity() -> None:
     capacity = batched.plan(PARAMS, SAMPLES).capacity
     leaves = batched.plan(PARAMS, LEAVES, like=copied(capacity))
     assert leaves.capacity == capacity
-    assert batched.plan(PARAMS, LEAVES).capacity != capacity
+    assert batched.plan(PARAMS, LEAVES, like=None).capacity != capacity
     np.testing.assert_allclose(batched.batch(PARAMS, leaves), TREE.loop(PARAMS, LEAVES), rtol=2e-5, atol=2e-6)
 
 
 def test_items_of_ragged_results() -> None:
     params = rnn_params(jax.random.key(0))
-    large = ragged.plan(params, [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0]])
+    large = ragged.plan(params, [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0]], like=None)
     small = ragged.plan(params, [[1.0], []], like=copied(large.capacity))
     assert small.capacity.items == large.capacity.items == 6
     assert small.static is large.static

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import warnings
 import weakref
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jitbatch as jb
 import jitbatch as package
 from jitbatch import JitbatchError, Static, _execute, assert_max_compiles, jitbatch
 
@@ -57,7 +59,7 @@ def test_the_cause_of_each_compilation_is_named(executor: str) -> None:
     batched = jitbatch(tree, executor=executor)
 
     def run(samples: list[Any]) -> Any:
-        return batched.batch(W, batched.plan(W, samples))
+        return batched.batch(W, batched.plan(W, samples, like=None))
 
     text = causes(lambda: run(SMALL))
     assert "the first plan of `tree` (" in text
@@ -69,7 +71,7 @@ def test_the_cause_of_each_compilation_is_named(executor: str) -> None:
     if executor == "fused":
         assert "room for calls of node_cell grew from 1 to 16" in text
         assert "a loop of node_cell, whose calls did not read each other before" in text
-        assert "like=plan" in text
+        assert "`f.capacity(shared, data_set, batch_size=n)` has room for all" in text
     else:
         assert "`node_cell` runs 16 wide, and ran 1 wide" in text
     text = causes(lambda: run(ODD))
@@ -95,6 +97,20 @@ def test_another_number_of_samples_is_a_cause() -> None:
     batched.batch(W, plan)
     text = causes(lambda: batched.batch(W, batched.plan(W, [1.0, 2.0], like=plan)))
     assert "the number of samples, or of items, was 3 and is 2" in text
+
+
+def test_the_third_program_of_a_function_warns() -> None:
+    batched = jitbatch(lambda w, x: leaf_cell(w, x))
+    for count in (1, 2):
+        batched.batch(W, batched.plan(W, [1.0] * count))
+    with pytest.warns(jb.RecompileWarning, match="is compiled for the third time: another plan of .* was 2 and is 3"):
+        batched.batch(W, batched.plan(W, [1.0] * 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batched.batch(W, batched.plan(W, [1.0] * 3))
+        batched.batch(W, batched.plan(W, [1.0] * 4))
+        for count in range(1, 70, 7):
+            batched.batch(W, [1.0] * count)
 
 
 def test_as_many_as_allowed() -> None:
