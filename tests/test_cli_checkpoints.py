@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jitbatch.cli._checkpoints import Checkpoints
+from jitbatch.cli._checkpoints import SECONDS, Checkpoints
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import new_settings
 from jitbatch.cli._tasks import Task, make_task
@@ -56,6 +58,10 @@ def restored(task: Task, directory: Path) -> tuple[Trainer, list[str]]:
     return trainer, warnings
 
 
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
 def test_everything_is_restored(task: Task, saved: Path) -> None:
     trainer, warnings = restored(task, saved)
     expected = trainer_at(task, 2)
@@ -82,9 +88,65 @@ def truncate(checkpoint: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(task: Task, saved: Path) -> None:
     truncate(saved / "2")
     trainer, (warning,) = restored(task, saved)
-    assert warning.startswith("the checkpoint of step 2 cannot be read, trying the one before it: ")
+    assert warning.startswith("checkpoint 2 cannot be read, trying the one before it: ")
     assert trainer.progress.step == 1
     assert leaves(trainer)[0].tobytes() == leaves(trainer_at(task, 1))[0].tobytes()
+
+
+@while_reading
+def test_saving_after_a_fallback_keeps_the_checkpoint_that_was_good(task: Task, saved: Path) -> None:
+    truncate(saved / "2")
+    trainer = Trainer(task, SETTINGS)
+    with closing(Checkpoints(saved)) as checkpoints:
+        checkpoints.restore(trainer, lambda text: None)
+        checkpoints.save(trainer_at(task, 2))
+    assert names(saved) == ["1", "3"]
+    assert restored(task, saved)[0].progress.step == 2
+
+
+def test_a_step_that_was_saved_before_is_saved_beside_it(task: Task, saved: Path) -> None:
+    """As after an interrupt in the last step of an epoch, which is evaluated when the run is resumed."""
+    later = trainer_at(task, 2)
+    later.progress.epoch = 1
+    with closing(Checkpoints(saved)) as checkpoints:
+        checkpoints.save(later)
+    assert names(saved) == ["2", "3"]
+    assert restored(task, saved)[0].progress.epoch == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no limit there")
+@pytest.mark.parametrize("size", [10, 2000])
+def test_a_checkpoint_that_cannot_be_written_leaves_the_others(size: int, task: Task, tmp_path: Path) -> None:
+    """Files that may not grow fail as on a full disk: those that Python writes, and those that TensorStore does."""
+    import resource
+
+    wide = make_task(dataclasses.replace(SETTINGS, hidden=64))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(trainer_at(wide, 1))
+        later = trainer_at(wide, 1)  # of the step that is saved
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                checkpoints.save(later)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    trainer, warnings = restored(wide, tmp_path)
+    assert (trainer.progress.step, warnings) == (1, [])
+    assert leaves(trainer)[0].tobytes() == leaves(trainer_at(wide, 1))[0].tobytes()
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(later)
+    assert names(tmp_path) == ["0", "1"]  # what was begun is removed
+
+
+def test_checkpoints_grow_old(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with closing(Checkpoints(tmp_path)) as checkpoints:
+        now = SECONDS + 1
+        assert checkpoints.are_old
+        checkpoints.save(trainer_at(task, 1))
+        assert not checkpoints.are_old
 
 
 def test_arrays_that_are_not_those_saved_are_noticed(task: Task, saved: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import sys
 from pathlib import Path
@@ -71,6 +72,15 @@ def test_samples_of_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
         explain("explained_model:total", "--params", "explained_model:weights", "--data", name)
         outs.append(capsys.readouterr().out.partition("launches")[0])
     assert outs[0] == outs[1] == outs[2]
+
+
+@pytest.mark.parametrize("name", ["trees.json", "trees.jsonl"])
+def test_files_with_a_byte_order_mark_or_of_no_text(name: str, folder: Path) -> None:
+    (folder / name).write_bytes(codecs.BOM_UTF8 + b"[1.0, 2.0]")
+    assert _explain.read_samples(name) == ((1.0, 2.0) if name == "trees.json" else [(1.0, 2.0)])
+    (folder / name).write_bytes(b"\n\xff")
+    with pytest.raises(JitbatchError, match=f"{name}:2: this is not UTF-8 text"):
+        _explain.read_samples(name)
 
 
 def test_several_shared_arguments_a_limit_and_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

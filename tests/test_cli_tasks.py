@@ -1,16 +1,20 @@
 """What can be trained: data is read and numbered, models fit it, mistakes in it are told."""
 
+import codecs
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from jitbatch.cli import main
+from jitbatch.cli import _tasks, main
 from jitbatch.cli._baselines import bag_of_symbols, majority
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings, new_settings
+from jitbatch.cli._splits import CALLS
 from jitbatch.cli._tasks import make_task
 from jitbatch.data import make_listops
 
@@ -124,6 +128,182 @@ def test_missing_and_malformed_data_is_told(
     assert main(["train", "sst", "--data", folders["sst"], *where]) == 1
     assert "dev.txt:2" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+DEEP = "(2 " * 3000 + "(2 film)" + " (2 film))" * 3000 + "\n"
+CHAIN = {
+    "a.toks": "w " * 3000,
+    "a.parents": " ".join(map(str, range(3000))),
+    "b.toks": "w",
+    "b.parents": "0",
+    "sim.txt": "3",
+}
+NOT_PROJECTIVE = "".join(f"{word}\tw\t_\tX\t_\t_\t{head}\tx\t_\t_\n" for word, head in enumerate([3, 0, 2, 1], 1))
+
+
+def rewrite(folder: str, split: str, text: str | dict[str, str]) -> None:
+    for path in Path(folder).glob(f"{split}*"):
+        for file in path.iterdir() if path.is_dir() else [path]:
+            file.write_text(text[file.name] if isinstance(text, dict) else text)
+
+
+def said(task: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """The one line that the command ends with; no directory is made for such a run."""
+    assert main(["train", task, "--data", folder, "--run", str(tmp_path / "run"), *options]) == 1
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    return text.removeprefix("jitbatch: error: ").strip()
+
+
+@pytest.mark.parametrize("task", ["sick", "sst", "tagger", "parser"])
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_split_without_samples(
+    task: str, split: str, folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(folders[task], split, "")
+    path = next(Path(folders[task]).glob(f"{split}*"))
+    expected = f"{path} holds no samples. What --data DIR must hold: jitbatch train {task} --help"
+    assert said(task, folders[task], tmp_path, capsys) == expected
+
+
+@pytest.mark.parametrize("task", ["sick", "sst", "tagger", "parser"])
+def test_training_data_in_which_each_word_occurs_once(
+    task: str, folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    once = {
+        "sick": {name: text.split("\n")[0] for name, text in SICK.items()} | {"b.toks": "some fish swim"},
+        "sst": "(3 (2 good) (2 film))",
+        "tagger": CONLLU.partition("\n\n")[0] + "\n",
+        "parser": CONLLU.partition("\n\n")[0] + "\n",
+    }
+    rewrite(folders[task], "train", once[task])
+    assert said(task, folders[task], tmp_path, capsys) == (
+        "each word of the training data occurs once, so that all are the unknown word. Give more training data"
+    )
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(("task", "text", "depth"), [("sst", DEEP + SST, "3,001"), ("sick", CHAIN, "3,000")])
+def test_a_tree_that_is_too_deep(
+    task: str, text: Any, depth: str, split: str, folders: dict[str, str], tmp_path: Path, capsys: Any
+) -> None:
+    rewrite(folders[task], split, text)
+    path = next(Path(folders[task]).glob(f"{split}*"))
+    found = said(task, folders[task], tmp_path, capsys)
+    assert found.startswith(f"{path}: the tree of sample 1 has {depth} levels, and models can read ")
+    assert found.endswith("nested calls. Leave the sample out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["batch", "loop"])
+@pytest.mark.parametrize("task", ["sick", "sst"])
+def test_trees_as_deep_as_allowed_are_trained_on(
+    task: str, executor: str, folders: dict[str, str], tmp_path: Path
+) -> None:
+    most = sys.getrecursionlimit() // CALLS
+    texts: dict[str, Any] = {
+        "sst": "(2 " * (most - 1) + "(2 film)" + " (2 film))" * (most - 1) + "\n",
+        "sick": CHAIN | {"a.toks": "w " * most, "a.parents": " ".join(map(str, range(most)))},
+    }
+    for split in ("train", "dev", "test"):
+        rewrite(folders[task], split, texts[task])
+    options = ["--hidden", "2", "--embedding", "2", "--epochs", "1", "--executor", executor]
+    assert main(["train", task, "--data", folders[task], "--run", str(tmp_path / "run"), *options]) == 0
+
+
+def test_expressions_that_are_nested_too_deeply(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "listops", "--depth", "100000", "--train-size", "50"]) == 1
+    text = capsys.readouterr().err
+    assert "a sample is nested too deeply for Python's limit of" in text
+    assert "give a smaller --depth" in text
+
+
+def test_more_expressions_than_there_are(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_few(*args: Any) -> None:
+        raise ValueError("there are only 3")
+
+    monkeypatch.setattr(_tasks, "make_listops", too_few)
+    assert main(["train", "listops"]) == 1
+    expected = "jitbatch: error: there are only 3. Give a larger --depth or a smaller --train-size\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_only_sentences_that_are_not_projective(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(folders["parser"], "dev", NOT_PROJECTIVE)
+    assert said("parser", folders["parser"], tmp_path, capsys) == (
+        "no sentence of the dev data is projective, as the parser needs it. Add some"
+    )
+
+
+@pytest.mark.parametrize(("task", "name"), [("sst", "dev.txt"), ("tagger", "train.conllu"), ("sick", "test/b.toks")])
+def test_a_directory_in_place_of_a_file(
+    task: str, name: str, folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(folders[task]) / name
+    path.unlink()
+    path.mkdir()
+    found = said(task, folders[task], tmp_path, capsys)
+    assert f"cannot be read: Is a directory ({path}). What --data DIR must hold: jitbatch train {task}" in found
+    found = said("sst", folders["sst"], tmp_path, capsys, "--vectors", str(path))
+    assert "Is a directory" in found
+
+
+def test_a_missing_file_of_a_folder(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(folders["sick"]) / "dev" / "sim.txt"
+    path.unlink()
+    assert f"No such file or directory ({path})" in said("sick", folders["sick"], tmp_path, capsys)
+
+
+def test_sizes_that_do_not_fit_into_memory(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "listops", "--hidden", "100000000", "--run", str(tmp_path / "run")]) == 1
+    found = capsys.readouterr().err
+    assert (
+        "training a model with --hidden 100000000 takes at least 1,192,092,937.2 GiB of memory, and there are " in found
+    )
+    assert found.endswith("GiB. Give smaller sizes\n")
+    assert not (tmp_path / "run").exists()
+    found = said("sst", folders["sst"], tmp_path, capsys, "--embedding", "2147483647")
+    assert "--hidden 128 and --embedding 2147483647 takes at least" in found
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 7 TiB"), "RESOURCE_EXHAUSTED: 7 TiB"])
+def test_memory_that_is_missing_later(error: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*args: Any) -> None:
+        raise jax.errors.JaxRuntimeError(error) if isinstance(error, str) else error
+
+    monkeypatch.setattr(_tasks, "make_listops", fail)
+    assert main(["train", "listops"]) == 1
+    text = capsys.readouterr().err
+    assert "there is not enough memory: " in text
+    assert "7 TiB. Begin a new run with a smaller --hidden or --batch-size\n" in text
+
+
+def test_vectors_that_are_not_finite(
+    folders: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "vectors.txt"
+    file.write_text("good 1.0 2.0\nfilm 1.0 nan\n")
+    assert said("sst", folders["sst"], tmp_path, capsys, "--vectors", str(file)) == (
+        f"the vectors cannot be read: {file}:2: 'nan' is not a finite number of type float32. "
+        "Mend the file, or give another by --vectors"
+    )
+
+
+@pytest.mark.parametrize("task", ["sick", "sst", "tagger", "parser"])
+def test_byte_order_marks_are_no_words(task: str, folders: dict[str, str]) -> None:
+    plain = make_task(small(task, data=folders[task]))
+    for file in Path(folders[task]).rglob("*.*"):
+        file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
+    marked = make_task(small(task, data=folders[task]))
+    assert repr(marked.train) == repr(plain.train)
+    assert marked.description == plain.description
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Runs of `jitbatch train`: what they leave, and that they can be repeated, interrupted and resumed exactly."""
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -16,7 +17,9 @@ import numpy as np
 import pytest
 
 from jitbatch.cli import _baselines, main
+from jitbatch.cli._checkpoints import Checkpoints
 from jitbatch.cli._display import Display
+from jitbatch.cli._log import Log
 
 SMALL = ["--limit", "22", "--batch-size", "8", "--hidden", "4", "--epochs", "3", "--train-size", "100", "--depth", "2"]
 STEPS = 3  # in each of the epochs: 8, 8 and 6 samples
@@ -176,6 +179,109 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capsys: pytest.
     assert "Try a smaller --learning-rate than 1e+38" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", [1, STEPS + 1])
+@pytest.mark.parametrize("what", ["log", "checkpoint"])
+def test_a_disk_that_becomes_full_ends_a_run_which_can_be_resumed(
+    what: str, step: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run, saved = tmp_path / "run", 0
+    add, save = Log.add, Checkpoints.save
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run))
+
+    def fail_to_add(self: Log, record: dict[str, Any]) -> None:
+        add(self, record)
+        if record["step"] == step:
+            with open(run / "log.jsonl", "a") as file:
+                file.write('{"kind": "st')  # a part of the next record
+            full()
+
+    def fail_to_save(self: Checkpoints, trainer: Any) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 2 + step // STEPS:  # the first is that of the beginning
+            full()
+        save(self, trainer)
+
+    with monkeypatch.context() as patched:
+        if what == "log":
+            patched.setattr(Log, "add", fail_to_add)
+        else:
+            patched.setattr(Checkpoints, "save", fail_to_save)
+        assert train(run, *SMALL) == 1
+    assert capsys.readouterr().err == (
+        f"jitbatch: error: the run in {run} has stopped, since a file could not be written or read: No space left on "
+        f"device ({run}). Its checkpoints are kept. Mend that, and go on by: "
+        f"jitbatch train listops --run {run} --resume\n"
+    )
+    assert train(run, "--resume") == 0
+    assert numbers(run) == numbers(whole)
+
+
+def test_resuming_on_a_full_disk_changes_nothing(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        assert train(run, "--resume") == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"} == before
+
+
+def test_a_finished_run_without_its_log_reports_again(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "log.jsonl").unlink()
+    assert train(run, "--resume", "--loop-samples", "2") == 0
+    assert [record["kind"] for record in records(run)] == ["final"]
+
+
+def test_binary_bytes_in_the_log_are_told(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    content = b"\xff\xfe\n" + (run / "log.jsonl").read_bytes()
+    (run / "log.jsonl").write_bytes(content)
+    assert train(run, "--resume") == 1
+    assert "log.jsonl, line 1: not a record of `jitbatch train`: b'\\xff\\xfe'" in capsys.readouterr().err
+    assert (run / "log.jsonl").read_bytes() == content
+
+
+def test_a_run_that_is_killed_in_its_first_epoch_resumes_exactly(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Display.step
+
+    def killed(self: Display, record: Any) -> None:
+        shown(self, record)
+        if record.step == 2:
+            raise KeyboardInterrupt  # at once, without saving
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Display, "step", killed)
+        assert train(tmp_path / "run", *SMALL) == 130
+    assert train(tmp_path / "run", "--resume") == 0
+    assert numbers(tmp_path / "run") == numbers(whole)
+
+
+def test_a_long_epoch_is_saved_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoints, "are_old", property(lambda self: True))
+    steps: list[int] = []
+    save = Checkpoints.save
+
+    def note(self: Checkpoints, trainer: Any) -> None:
+        steps.append(trainer.progress.step)
+        save(self, trainer)
+
+    monkeypatch.setattr(Checkpoints, "save", note)
+    assert train(tmp_path / "run", *SMALL, "--epochs", "1") == 0
+    assert steps == [0, 1, 2, 3, 3]
+
+
 @pytest.mark.slow
 def test_a_process_that_gets_ctrl_c_saves_and_stops(tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -200,7 +306,9 @@ def test_a_process_that_gets_ctrl_c_saves_and_stops(tmp_path: Path) -> None:
 INTERRUPTED = """
 import signal, sys
 from jitbatch.cli import main
+from jitbatch.cli._checkpoints import Checkpoints
 from jitbatch.cli._display import Display
+from jitbatch.cli._log import Log
 
 shown = Display.step
 def step(self, record):

@@ -1,6 +1,7 @@
 """Readers of data files: what they read, and what they say about malformed lines."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -69,6 +70,17 @@ def test_sst(write):
     assert list(words) == ["<unknown>", "It", "really", "works", "no\N{NO-BREAK SPACE}end"]
     words.freeze()
     assert read_sst(write("(3 (2 It) (2 broke))"), words)[0].tree == (1, 0)
+
+
+def test_sst_of_any_depth(write):
+    depth = 10 * sys.getrecursionlimit()
+    (sentence,) = read_sst(write("(2 " * depth + "(1 a)" + " (3 b))" * depth), Vocabulary())
+    assert sentence.labels.tolist() == [1, *[3, 2] * depth]
+    tree = sentence.tree
+    for _ in range(depth):
+        tree, right = tree
+        assert right == 2
+    assert tree == 1
 
 
 @pytest.mark.parametrize(
@@ -208,10 +220,24 @@ def test_vectors(write):
         ("400000 300\nthe 1 2\n", 1, "a word and the numbers of its vector were expected, not a header or nothing"),
         ("a 1 2 3\nthe 1 2\n", 2, "the first line has 3 numbers, this one 2"),
         ("a 1 2 3\nthe 1 two 3\n", 2, "'two' is not a number"),
+        ("a 1 2 3\nthe 1 nan 3\n", 2, "'nan' is not a finite number of type float32"),
+        ("the 1 2 -inf\n", 1, "'-inf' is not a finite number of type float32"),
+        ("the 1 1e39 3\n", 1, "'1e39' is not a finite number of type float32"),
+        (b"a 1 2 3\n\xff 1 2 3\n", 2, "this is not UTF-8 text"),
     ],
 )
 def test_malformed_vectors(write, text, line, message):
     refuses(lambda file: read_vectors(file, Vocabulary(["the"])), write(text), line, message)
+
+
+def test_byte_order_marks(write):
+    mark = "\N{ZERO WIDTH NO-BREAK SPACE}"
+    assert read_sst(write(f"{mark}(2 a)"), Vocabulary())[0].tree == 1
+    assert read_ptb(write(f"{mark}(UH yes)")) == [Constituent("UH", ("yes",))]
+    assert read_conllu(write(mark + row(1, "Yes", "INTJ", 0, "root")))[0].words == ["Yes"]
+    assert read_vectors(write(f"{mark}the 1 2\n"), Vocabulary(["the"])).found == 1
+    assert read_sick(sick_folder(write, **{n.replace(".", "_"): mark + t for n, t in SICK.items()}), Vocabulary())
+    refuses(lambda file: read_sst(file, Vocabulary()), write(mark.encode() + b"(2 a)\n\xff"), 2, "this is not UTF-8")
 
 
 def test_vectors_of_other_words(write):

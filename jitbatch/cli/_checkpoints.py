@@ -4,8 +4,12 @@ import base64
 import dataclasses
 import hashlib
 import logging
+import os
 import pickle
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +26,33 @@ from jitbatch.cli._trainer import Progress, Trainer
 KEPT = 2
 """The newest, and one to fall back on."""
 
+SECONDS = 600.0
+"""The time after which a checkpoint is old: that much of a long epoch is lost at most."""
+
 
 class Checkpoints:
-    """The checkpoints of one run, by number of steps."""
+    """The checkpoints of one run. Each has the number after the largest one, so saving never replaces another."""
 
     def __init__(self, directory: Path):
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells every detail of what it writes
-        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=False)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every detail, and errors that it raises, too
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        )
         self._directory = directory.absolute()
         self._manager = ocp.CheckpointManager(self._directory, options=options)
+        self._damaged: list[int] = []
+        self._saved_at = time.monotonic()
+
+    @property
+    def are_old(self) -> bool:
+        return time.monotonic() - self._saved_at > SECONDS
 
     def save(self, trainer: Trainer) -> None:
-        """Save a trainer. Where it was saved after the same step, before its epoch was evaluated, that is replaced."""
-        step = trainer.progress.step
+        """Save a trainer. Earlier checkpoints are removed once this one is complete.
+
+        Raises:
+            OSError: it could not be written, for example on a full disk. Earlier checkpoints are as they were.
+        """
         arrays = _arrays(trainer)
         about = {
             "progress": dataclasses.asdict(trainer.progress),
@@ -43,29 +61,34 @@ class Checkpoints:
             "data": _data_digest(trainer),
         }
         items = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
-        if step in self._manager.all_steps():
-            self._manager.delete(step)
-        self._manager.save(step, args=items, force=True)
+        number = max(self._manager.all_steps(), default=-1) + 1
+        for damaged in self._damaged:  # or they would be kept instead of a good one
+            self._manager.delete(damaged)
+        self._damaged = []
+        with _system_errors(self._directory):
+            self._manager.save(number, args=items, force=True)
+        self._saved_at = time.monotonic()
 
     def restore(self, trainer: Trainer, warn: Callable[[str], None]) -> None:
         """Give a trainer the state of the newest checkpoint that can be read."""
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        for step in steps:
+        numbers = sorted(self._manager.all_steps(), reverse=True)
+        for number in numbers:
             try:
-                self._restore(trainer, step)
+                self._restore(trainer, number)
                 return
             except CommandError:
                 raise
             except Exception as error:  # Orbax raises whatever its parts do where a file is damaged
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                warn(f"the checkpoint of step {step} cannot be read, trying the one before it: {reason[:200]}")
-        found = f"none of its {len(steps)} checkpoints can be read" if steps else "it has no checkpoint"
+                warn(f"checkpoint {number} cannot be read, trying the one before it: {reason[:200]}")
+                self._damaged.append(number)
+        found = f"none of its {len(numbers)} checkpoints can be read" if numbers else "it has no checkpoint"
         raise CommandError(f"the run cannot be resumed: {found} ({self._directory}). Begin a new run")
 
-    def _restore(self, trainer: Trainer, step: int) -> None:
+    def _restore(self, trainer: Trainer, number: int) -> None:
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _arrays(trainer))
         restored = self._manager.restore(
-            step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(like), about=ocp.args.JsonRestore())
+            number, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(like), about=ocp.args.JsonRestore())
         )
         arrays, about = restored["arrays"], restored["about"]
         if _digest(arrays) != about["digest"]:
@@ -87,6 +110,18 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+@contextmanager
+def _system_errors(directory: Path) -> Iterator[None]:
+    """Errors of the operating system as OSError, which TensorStore, in Orbax, raises as ValueError with their code."""
+    try:
+        yield
+    except ValueError as error:
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(directory)) from error
 
 
 def _states(trainer: Trainer) -> Any:

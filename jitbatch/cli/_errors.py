@@ -1,6 +1,7 @@
 """What the command says instead of a traceback."""
 
 import importlib
+import sys
 from collections.abc import Sequence
 
 from jitbatch._errors import JitbatchError
@@ -22,3 +23,7 @@ def require(modules: Sequence[str], extra: str) -> None:
             raise CommandError(
                 f"{module} is not installed. Install it by: pip install -e '.[{extra}]' in a clone of jitbatch"
             ) from None
+
+
+def warn(text: str) -> None:
+    print(f"jitbatch: warning: {text}", file=sys.stderr)

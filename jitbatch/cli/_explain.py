@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jitbatch._errors import ArgumentError
+from jitbatch.data.files import lines_of
 
 HELP = "tell what was batched with what, what stayed small, and why"
 
@@ -80,7 +81,7 @@ def read_samples(data: str) -> Any:
         file = Path(data)
         if not file.is_file():
             raise ArgumentError(f"there is no file {data!r}")
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = lines_of(file)
         if data.endswith(".jsonl"):
             return [_sample(line, f"{data}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
         samples = _sample("\n".join(lines), data)

@@ -1,11 +1,13 @@
 """What a run leaves for people and programs: a record a line, a table of epochs, a picture of the curve."""
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 from jitbatch.cli._errors import CommandError
+from jitbatch.cli._files import write_whole
 
 RECORDS, TABLE, PICTURE = "log.jsonl", "epochs.csv", "curve.png"
 
@@ -20,20 +22,19 @@ class Log:
     def resume(self, step: int, epoch: int) -> None:
         """Take up the log of an earlier process, without what it did after the checkpoint that is resumed."""
         path = self._directory / RECORDS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except ValueError:
+            record = _record(line)
+            if record is None:
                 if number == len(lines):  # cut off where the process was killed
                     break
-                raise CommandError(f"{path}, line {number}: not a JSON record: {line[:80]!r}") from None
+                raise CommandError(
+                    f"{path}, line {number}: not a record of `jitbatch train`: {line[:80]!r}. Remove the line, or move "
+                    "the file away, and resume again"
+                )
             if record["step"] <= step and (record["kind"] == "step" or record["epoch"] <= epoch):
                 self.records.append(record)
-        text = "".join(json.dumps(record) + "\n" for record in self.records)
-        replaced = path.with_suffix(".new")
-        replaced.write_text(text, encoding="utf-8")
-        replaced.replace(path)
+        write_whole(path, "".join(json.dumps(record) + "\n" for record in self.records).encode())
 
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
@@ -48,6 +49,23 @@ class Log:
             draw_curve(epochs, self._directory / PICTURE)
 
 
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line, or None where it is not one that a run writes."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or record.get("kind") not in ("step", "epoch", "final"):
+        return None
+    numbers = [record.get("step"), record.get("epoch")]
+    if record["kind"] == "epoch":
+        numbers += [record.get("loss"), record.get("samples_per_second")]
+        for name in ("dev", "seconds"):
+            values = record.get(name)
+            numbers += values.values() if isinstance(values, dict) and values else [None]
+    return record if all(type(number) in (int, float) for number in numbers) else None
+
+
 def write_table(epochs: list[dict[str, Any]], path: Path) -> None:
     rows = [
         {
@@ -60,10 +78,11 @@ def write_table(epochs: list[dict[str, Any]], path: Path) -> None:
         }
         for one in epochs
     ]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
 
 
 def draw_curve(epochs: list[dict[str, Any]], path: Path) -> None:
@@ -81,4 +100,6 @@ def draw_curve(epochs: list[dict[str, Any]], path: Path) -> None:
         panel.set_xlabel("epoch")
         panel.set_title(name)
         panel.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120, format="png")
+    write_whole(path, picture.getvalue())

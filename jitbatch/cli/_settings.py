@@ -1,13 +1,16 @@
 """What a run of `jitbatch train` was asked for."""
 
+import argparse
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jitbatch.cli._errors import CommandError
+from jitbatch.cli._files import reason, write_whole
 
 EXECUTORS = ("batch", "loop")
 
@@ -47,6 +50,53 @@ DEFAULTS = {
 FILE = "settings.json"
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """The values that a setting may have: their type, a name for them, and a test of one."""
+
+    type: type
+    name: str
+    test: Callable[[Any], bool]
+
+    def __contains__(self, value: object) -> bool:
+        of_type = type(value) is self.type or (self.type is float and type(value) is int)
+        return of_type and self.test(value)
+
+    def parse(self, text: str) -> Any:
+        """The value that a text on the command line stands for."""
+        try:
+            value = self.type(text)
+        except ValueError:
+            value = None
+        if value not in self:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {self.name}")
+        return value
+
+
+COUNT = Allowed(int, "a positive whole number below 2**31", lambda value: 0 < value < 2**31)
+NON_NEGATIVE = Allowed(int, "a whole number, zero or more", lambda value: value >= 0)
+TEXT = Allowed(str, "a text", lambda value: True)
+
+ALLOWED = {
+    "task": Allowed(str, f"one of {', '.join(DEFAULTS)}", lambda value: value in DEFAULTS),
+    "epochs": COUNT,
+    "batch_size": COUNT,
+    "hidden": COUNT,
+    "learning_rate": Allowed(float, "a positive number", lambda value: 0 < value < math.inf),
+    "weight_decay": Allowed(float, "a number, zero or more", lambda value: 0 <= value < math.inf),
+    # JAX makes random keys of 32 bits: larger seeds would be equal to smaller ones in part of what they determine.
+    "seed": Allowed(int, "a whole number from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32),
+    "executor": Allowed(str, f"one of {', '.join(EXECUTORS)}", lambda value: value in EXECUTORS),
+    "limit": COUNT,
+    "data": TEXT,
+    "vectors": TEXT,
+    "embedding": COUNT,
+    "train_size": COUNT,
+    "depth": COUNT,
+}
+"""By name of a setting. A setting that is None by default may be None, too."""
+
+
 def new_settings(given: Mapping[str, Any]) -> Settings:
     """The settings of a new run, from what was given on the command line."""
     return dataclasses.replace(DEFAULTS[given["task"]], **given)
@@ -54,13 +104,7 @@ def new_settings(given: Mapping[str, Any]) -> Settings:
 
 def resumed_settings(given: Mapping[str, Any], directory: Path) -> Settings:
     """The settings of a run that is continued; what is given again must agree with it."""
-    path = directory / FILE
-    try:
-        settings = Settings(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise CommandError(f"there is no run to resume in {directory}: it has no {FILE}") from None
-    except (ValueError, TypeError) as error:
-        raise CommandError(f"{path} is not what `jitbatch train` wrote: {error}") from None
+    settings = read_settings(directory)
     for name, value in given.items():
         if value != getattr(settings, name):
             option = name.replace("_", "-")
@@ -71,6 +115,42 @@ def resumed_settings(given: Mapping[str, Any], directory: Path) -> Settings:
     return settings
 
 
+def read_settings(directory: Path) -> Settings:
+    path = directory / FILE
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CommandError(f"there is no run to resume in {directory}: it has no {FILE}") from None
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {reason(error)}. Make it readable, or begin a new run") from None
+    except ValueError as error:
+        problem = f"it is not JSON ({error})"
+    except RecursionError:
+        problem = "it is nested too deeply"
+    else:
+        problem = _problem(values)
+        if problem is None:
+            return Settings(**values)
+    raise CommandError(f"{path} is not what `jitbatch train` wrote: {problem}. Mend it, or begin a new run")
+
+
+def _problem(values: Any) -> str | None:
+    """The first reason why these are not the values of settings."""
+    if not isinstance(values, dict):
+        return f"it holds a {type(values).__name__}, not an object"
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    if missing := [name for name in fields if fields[name].default is dataclasses.MISSING and name not in values]:
+        return f"it has no {', '.join(missing)}"
+    if unknown := [name for name in values if name not in fields]:
+        return f"{unknown[0]!r} is not a setting"
+    for name in fields:  # the task is the first
+        optional = name != "task" and getattr(DEFAULTS[values["task"]], name) is None
+        value = values.get(name, fields[name].default)
+        if not (value in ALLOWED[name] or (value is None and optional)):
+            return f"{name} is {json.dumps(value)[:80]}, not {ALLOWED[name].name}"
+    return None
+
+
 def write_settings(settings: Settings, directory: Path) -> None:
     text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    (directory / FILE).write_text(text, encoding="utf-8")
+    write_whole(directory / FILE, text.encode())

@@ -1,9 +1,7 @@
 """What can be trained: data, a model, its loss of one sample, and how well it does."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -15,15 +13,16 @@ from jitbatch import Plan, jitbatch
 from jitbatch._prefetch import Ahead
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
+from jitbatch.cli._files import reason
+from jitbatch.cli._memory import made
 from jitbatch.cli._metrics import accuracy, attachment_scores, item_accuracy, mean_squared_error, pearson, spearman
 from jitbatch.cli._settings import Settings
+from jitbatch.cli._splits import SPLITS, limited, number_splits, read_parsed, read_splits
 from jitbatch.data import (
     Parsed,
     Transitions,
     Vocabulary,
     make_listops,
-    make_toy_language,
-    read_conllu,
     read_sick,
     read_sst,
     read_vectors,
@@ -87,14 +86,18 @@ def listops(settings: Settings) -> Task:
     assert settings.train_size is not None
     assert settings.depth is not None
     sizes = [settings.train_size, 1000, 2000]
-    train, dev, test = (limited(split, settings) for split in make_listops(settings.seed, sizes, settings.depth))
+    try:
+        splits = make_listops(settings.seed, sizes, settings.depth)
+    except ValueError as error:  # there are not as many
+        raise CommandError(f"{error}. Give a larger --depth or a smaller --train-size") from None
+    train, dev, test = (limited(split, settings) for split in splits)
     examples = ", ".join(f"{to_string(sample.expression)} = {sample.value}" for sample in train[:2])
     return Task(
         description=f"ListOps: {len(train):,} expressions of depth 1 to {settings.depth}, for example {examples}",
         train=train,
         dev=dev,
         test=test,
-        model=ListOpsTreeLSTM(settings.hidden, rngs=nnx.Rngs(settings.seed)),
+        model=made(lambda: ListOpsTreeLSTM(settings.hidden, rngs=nnx.Rngs(settings.seed)), settings),
         loss=ListOpsTreeLSTM.loss,
         predict=predict_listops,
         metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, [s.value for s in samples])},
@@ -115,10 +118,10 @@ def predict_sick(model: Any, sample: Any) -> Any:
 
 def sick(settings: Settings) -> Task:
     words, (train, dev, test) = read_splits(
-        settings, "", read_sick, lambda pair: (*tokens(pair.left), *tokens(pair.right))
+        settings, "", read_sick, lambda pair: (*tokens(pair.left), *tokens(pair.right)), lambda pair: pair[:2]
     )
     size, vectors = embedding(settings, words)
-    model = Similarity(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed))
+    model = made(lambda: Similarity(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.encoder.embed, vectors)
 
     def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
@@ -156,9 +159,11 @@ def predict_sst(model: Any, sample: Any) -> Any:
 
 
 def sst(settings: Settings) -> Task:
-    words, (train, dev, test) = read_splits(settings, ".txt", read_sst, lambda sentence: jax.tree.leaves(sentence.tree))
+    words, (train, dev, test) = read_splits(
+        settings, ".txt", read_sst, lambda sentence: jax.tree.leaves(sentence.tree), lambda sentence: [sentence.tree]
+    )
     size, vectors = embedding(settings, words)
-    model = Sentiment(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed))
+    model = made(lambda: Sentiment(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.encoder.embed, vectors)
 
     def roots(samples: Sequence[Any]) -> list[int]:
@@ -186,12 +191,12 @@ def predict_tags(model: Any, sample: Any) -> Any:
 
 
 def tagger(settings: Settings) -> Task:
-    parsed = read_parsed(settings)
-    words, tags, characters = words_of(parsed[0]), Vocabulary(), Vocabulary()
+    words, parsed = read_parsed(settings)
+    tags, characters = Vocabulary(), Vocabulary()
     train, dev, test = number_splits(parsed, lambda split: tagged(split, words, tags, characters), [tags, characters])
     size, vectors = embedding(settings, words)
     sizes = len(words), len(characters), len(tags), size, settings.hidden
-    model = CharacterTagger(*sizes, rngs=nnx.Rngs(settings.seed))
+    model = made(lambda: CharacterTagger(*sizes, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.embed, vectors)
 
     def labels(samples: Sequence[Any]) -> list[np.ndarray]:
@@ -218,19 +223,22 @@ def tagger(settings: Settings) -> Task:
 
 
 def parser(settings: Settings) -> Task:
-    parsed = read_parsed(settings)
-    words, tags, relations = words_of(parsed[0]), Vocabulary(), Vocabulary()
+    words, parsed = read_parsed(settings)
+    tags, relations = Vocabulary(), Vocabulary()
     oracles = number_splits(parsed, lambda split: transitions(split, words, tags, relations), [tags, relations])
     train, dev, test = (oracle.samples for oracle in oracles)
+    for split, samples in zip(SPLITS, (train, dev, test), strict=True):
+        if not samples:
+            raise CommandError(f"no sentence of the {split} data is projective, as the parser needs it. Add some")
     skipped = sum(oracle.skipped for oracle in oracles)
     size, vectors = embedding(settings, words)
     sizes = len(words), len(tags), len(relations), size, settings.hidden
-    model = StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed))
+    model = made(lambda: StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.embed_word, vectors)
 
     def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
-        made = [tree_of(actions, len(sample.words)) for actions, sample in zip(predictions, samples, strict=True)]
-        return attachment_scores(made, [right_tree(sample) for sample in samples])
+        found = [tree_of(actions, len(sample.words)) for actions, sample in zip(predictions, samples, strict=True)]
+        return attachment_scores(found, [right_tree(sample) for sample in samples])
 
     train_heads, test_heads = tags_and_distances(train), tags_and_distances(test)
     left_out = f", {skipped} left out because they are not projective" if skipped else ""
@@ -278,68 +286,6 @@ TASKS: dict[str, Callable[[Settings], Task]] = {
 # Parts of the above
 
 
-def read_parsed(settings: Settings) -> list[list[Parsed]]:
-    """Sentences in CoNLL-U, or without a folder a toy language."""
-    if settings.data is None:
-        made = make_toy_language(settings.seed, [2000, 300, 500])
-    else:
-        made = [read_conllu(path) for path in paths_of(settings, ".conllu")]
-    return [limited(split, settings) for split in made]
-
-
-def words_of(sentences: Iterable[Parsed]) -> Vocabulary:
-    return frequent(Counter(word for sentence in sentences for word in sentence.words))
-
-
-def number_splits(
-    splits: Sequence[list[Parsed]], numbered: Callable[[list[Parsed]], Any], vocabularies: Sequence[Vocabulary]
-) -> list[Any]:
-    """Sentences as numbers; what the training sentences do not have is unknown in the others."""
-    train, *others = splits
-    first = numbered(train)
-    for vocabulary in vocabularies:
-        vocabulary.freeze()
-    return [first, *map(numbered, others)]
-
-
-def read_splits(
-    settings: Settings,
-    suffix: str,
-    read: Callable[[Path, Vocabulary], list[Any]],
-    numbers_of: Callable[[Any], Iterable[int]],
-) -> tuple[Vocabulary, list[list[Any]]]:
-    """The frequent words of the training data, and the three splits in a folder."""
-    paths = paths_of(settings, suffix)
-    seen = Vocabulary()
-    counts = Counter(number for sample in read(paths[0], seen) for number in numbers_of(sample))
-    words = frequent({seen.word(number): count for number, count in counts.items()})
-    return words, [limited(read(path, words), settings) for path in paths]
-
-
-def frequent(counts: Mapping[str, int]) -> Vocabulary:
-    """The words that occur at least twice. All others are the unknown word, whose vector so is trained."""
-    words = Vocabulary(word for word, count in counts.items() if count > 1)
-    words.freeze()
-    return words
-
-
-def paths_of(settings: Settings, suffix: str) -> list[Path]:
-    if settings.data is None:
-        raise CommandError(
-            f"where is the data? Give --data DIR; what it must hold: jitbatch train {settings.task} --help"
-        )
-    paths = [Path(settings.data) / f"{split}{suffix}" for split in ("train", "dev", "test")]
-    for path in paths:
-        if not path.exists():
-            raise CommandError(f"{path} is missing. What --data DIR must hold: jitbatch train {settings.task} --help")
-    return paths
-
-
-def limited(samples: list[Any], settings: Settings) -> list[Any]:
-    """What `--limit` leaves of a split."""
-    return samples[: settings.limit]
-
-
 def described(name: str, splits: Sequence[Sequence[Any]], what: str, words: Vocabulary) -> str:
     sizes = " / ".join(f"{len(samples):,}" for samples in splits)
     return f"{name}: {sizes} {what}; {len(words):,} words"
@@ -352,10 +298,14 @@ def embedding(settings: Settings, words: Vocabulary) -> tuple[int, np.ndarray | 
         return settings.embedding, None
     try:
         table, found = read_vectors(settings.vectors, words, settings.seed)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"the vectors cannot be read: {error}") from None
+    except OSError as error:
+        raise CommandError(f"the vectors cannot be read: {reason(error)}. Give another file by --vectors") from None
+    except ValueError as error:
+        raise CommandError(
+            f"the vectors cannot be read: {error}. Mend the file, or give another by --vectors"
+        ) from None
     if not found:
-        raise CommandError(f"{settings.vectors} has none of the {len(words):,} words")
+        raise CommandError(f"{settings.vectors} has none of the {len(words):,} words. Give another file by --vectors")
     return table.shape[1], table
 
 

@@ -1,17 +1,33 @@
 """`jitbatch train`: train a model on a task, with checkpoints, a log and a live display."""
 
 import argparse
-import re
-from contextlib import closing
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jitbatch import keep_memory
 from jitbatch.cli._errors import CommandError, require
-from jitbatch.cli._settings import DEFAULTS, EXECUTORS, Settings, new_settings, resumed_settings, write_settings
+from jitbatch.cli._files import file_errors
+from jitbatch.cli._runs import check_new, existing_run, held, new_run
+from jitbatch.cli._settings import (
+    ALLOWED,
+    COUNT,
+    DEFAULTS,
+    EXECUTORS,
+    NON_NEGATIVE,
+    Settings,
+    new_settings,
+    resumed_settings,
+    write_settings,
+)
 
 if TYPE_CHECKING:
+    from jitbatch.cli._checkpoints import Checkpoints
     from jitbatch.cli._display import Display
+    from jitbatch.cli._log import Log
     from jitbatch.cli._trainer import Trainer
 
 HELP = "train a model; every figure can be reproduced from its command"
@@ -34,30 +50,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         task = tasks.add_parser(name, help=text, description=text, argument_default=argparse.SUPPRESS)
         defaults = DEFAULTS[name]
 
-        def option(flag: str, kind: Any, text: str, name: str, task: Any = task, defaults: Any = defaults) -> None:
-            task.add_argument(flag, type=kind, metavar=name, help=f"{text} (default: {getattr(defaults, _name(flag))})")
+        def option(flag: str, text: str, metavar: str, task: Any = task, defaults: Any = defaults) -> None:
+            setting = flag.removeprefix("--").replace("-", "_")
+            text = f"{text} (default: {getattr(defaults, setting)})"
+            task.add_argument(flag, type=ALLOWED[setting].parse, metavar=metavar, help=text)
 
-        option("--epochs", positive, "passes over the training data", "N")
-        option("--batch-size", positive, "samples in a minibatch", "N")
-        option("--hidden", positive, "size of hidden states", "N")
-        option("--learning-rate", positive_float, "of Adam, at first; it falls to zero along a cosine", "X")
-        option("--weight-decay", non_negative_float, "of AdamW", "X")
+        option("--epochs", "passes over the training data", "N")
+        option("--batch-size", "samples in a minibatch", "N")
+        option("--hidden", "size of hidden states", "N")
+        option("--learning-rate", "of Adam, at first; it falls to zero along a cosine", "X")
+        option("--weight-decay", "of AdamW", "X")
         if name == "listops":
-            option("--train-size", positive, "expressions in the training data", "N")
-            option("--depth", positive, "how deep operators are nested at most", "N")
+            option("--train-size", "expressions in the training data", "N")
+            option("--depth", "how deep operators are nested at most", "N")
         else:
             task.add_argument("--data", metavar="DIR", help="where the data is, as above")
-            option("--embedding", positive, "size of word vectors without --vectors", "N")
+            option("--embedding", "size of word vectors without --vectors", "N")
             task.add_argument("--vectors", metavar="FILE", help="pretrained word vectors in GloVe's text format")
-        task.add_argument("--seed", type=int, metavar="N", help="of data, parameters and order (default: 0)")
-        task.add_argument("--limit", type=positive, metavar="N", help="use N samples of each split, for a quick try")
+        option("--seed", "of data, parameters and order", "N")
+        task.add_argument("--limit", type=COUNT.parse, metavar="N", help="use N samples of each split, for a quick try")
         task.add_argument(
             "--executor", choices=EXECUTORS, help="batch: by jitbatch; loop: sample by sample, slow (default: batch)"
         )
         task.add_argument("--run", metavar="DIR", type=Path, help=f"where results go (default: runs/{name}-1, -2, ...)")
         task.add_argument("--resume", action="store_true", help="continue the run in --run, or the last one")
         task.add_argument(
-            "--loop-samples", type=non_negative, metavar="N",
+            "--loop-samples", type=NON_NEGATIVE.parse, metavar="N",
             help=f"in the end, time a plain loop over N samples (default: {_loop_samples(name)})",
         )  # fmt: skip
 
@@ -65,26 +83,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     require(["flax.nnx", "optax", "orbax.checkpoint", "rich", "matplotlib"], "train")
     given = {name: value for name, value in vars(arguments).items() if name not in NOT_SETTINGS}
-    resume = getattr(arguments, "resume", False)
-    directory = _run_directory(arguments.task, getattr(arguments, "run", None), resume)
-    settings = resumed_settings(given, directory) if resume else new_settings(given)
-    return train(settings, directory, resume, getattr(arguments, "loop_samples", _loop_samples(settings.task)))
+    directory = getattr(arguments, "run", None)
+    loop_samples = getattr(arguments, "loop_samples", _loop_samples(arguments.task))
+    keep_memory()
+    with limits_told():
+        if getattr(arguments, "resume", False):
+            return resume(given, directory, loop_samples)
+        return begin(given, directory, loop_samples)
 
 
-def train(settings: Settings, directory: Path, resume: bool, loop_samples: int) -> int:
-    """Train, or train on, in a directory. Returns the exit code."""
+def begin(given: Mapping[str, Any], directory: Path | None, loop_samples: int) -> int:
+    """Begin a run. Its directory is made once its data has been read, so that mistakes in that leave none."""
+    settings = new_settings(given)
+    check_new(directory)
+    trainer = make_trainer(settings)
+    with new_run(settings.task, directory) as made, stop_told(settings, made):
+        write_settings(settings, made)
+        return train(trainer, made, resume=False, loop_samples=loop_samples)
+
+
+def resume(given: Mapping[str, Any], directory: Path | None, loop_samples: int) -> int:
+    """Train on in the directory of a run."""
+    directory = existing_run(given["task"], directory)
+    with held(directory):
+        settings = resumed_settings(given, directory)
+        trainer = make_trainer(settings)
+        with stop_told(settings, directory):
+            return train(trainer, directory, resume=True, loop_samples=loop_samples)
+
+
+def make_trainer(settings: Settings) -> "Trainer":
+    from jitbatch.cli._tasks import make_task
+    from jitbatch.cli._trainer import Trainer
+
+    return Trainer(make_task(settings), settings)
+
+
+def train(trainer: "Trainer", directory: Path, resume: bool, loop_samples: int) -> int:
+    """Train in a directory that this process holds. Returns the exit code."""
     from jitbatch.cli._checkpoints import Checkpoints
     from jitbatch.cli._display import Display
-    from jitbatch.cli._interrupt import catch_interrupts
     from jitbatch.cli._log import Log
-    from jitbatch.cli._tasks import make_task
-    from jitbatch.cli._trainer import Epoch, Trainer, as_json
 
-    keep_memory()
-    task = make_task(settings)
-    trainer = Trainer(task, settings)
-    directory.mkdir(parents=True, exist_ok=True)
-    write_settings(settings, directory)
+    task, settings = trainer.task, trainer.settings
     log = Log(directory)
     with (
         closing(Checkpoints(directory / "checkpoints")) as checkpoints,
@@ -95,34 +136,73 @@ def train(settings: Settings, directory: Path, resume: bool, loop_samples: int) 
             checkpoints.restore(trainer, warn=lambda text: display.say(f"warning: {text}"))
             log.resume(trainer.progress.step, trainer.progress.epoch)
             display.say(f"resumed after {trainer.progress.step} steps")
-
-        def on_interrupt() -> None:
-            display.stop_live_line()
-            display.say("stopping after this step; once more stops at once")
-
+        else:
+            checkpoints.save(trainer)  # a run can be resumed from the beginning on
         display.header()
         trainer.on_analysis = display.analysis
-        with catch_interrupts(on_interrupt) as interrupt:
-            for record in trainer.run():
-                log.add(as_json(record))
-                if isinstance(record, Epoch):
-                    display.epoch(record)
-                    checkpoints.save(trainer)
-                    log.summarise()
-                else:
-                    display.step(record)
-                if interrupt.signal is not None:
-                    checkpoints.save(trainer)
-                    display.say(
-                        f"saved after {trainer.progress.step} steps. Go on by:"
-                        f" jitbatch train {settings.task} --run {directory} --resume"
-                    )
-                    return interrupt.exit_code
-        report(trainer, display, log, loop_samples)
+        exit_code = run_epochs(trainer, checkpoints, display, log)
+        if exit_code == 0:
+            report(trainer, display, log, loop_samples)
+        else:
+            display.say(f"saved after {trainer.progress.step} steps. Go on by: {resume_command(settings, directory)}")
+    return exit_code
+
+
+def run_epochs(trainer: "Trainer", checkpoints: "Checkpoints", display: "Display", log: "Log") -> int:
+    """Train to the end, or until someone interrupts; all is saved then. Returns the exit code."""
+    from jitbatch.cli._interrupt import catch_interrupts
+    from jitbatch.cli._trainer import Epoch, as_json
+
+    def on_interrupt() -> None:
+        display.stop_live_line()
+        display.say("stopping after this step; once more stops at once")
+
+    with catch_interrupts(on_interrupt) as interrupt:
+        for record in trainer.run():
+            log.add(as_json(record))
+            if isinstance(record, Epoch):
+                display.epoch(record)
+            else:
+                display.step(record)
+            if isinstance(record, Epoch) or interrupt.signal is not None or checkpoints.are_old:
+                checkpoints.save(trainer)
+            if isinstance(record, Epoch):
+                log.summarise()
+            if interrupt.signal is not None:
+                return interrupt.exit_code
     return 0
 
 
-def report(trainer: "Trainer", display: "Display", log: Any, loop_samples: int) -> None:
+@contextmanager
+def stop_told(settings: Settings, directory: Path) -> Iterator[None]:
+    """Say how to continue a run that ends because a file cannot be written, as on a full disk."""
+    advice = f"Its checkpoints are kept. Mend that, and go on by: {resume_command(settings, directory)}"
+    with file_errors(f"the run in {directory} has stopped, since a file could not be written or read", advice):
+        yield
+
+
+@contextmanager
+def limits_told() -> Iterator[None]:
+    """Say in one line that Python's stack or the memory is too small."""
+    import jax
+
+    try:
+        yield
+    except RecursionError:
+        raise CommandError(
+            f"a sample is nested too deeply for Python's limit of {sys.getrecursionlimit()} calls. Leave the deepest "
+            "samples out of the data; for ListOps, give a smaller --depth"
+        ) from None
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise CommandError(
+            f"there is not enough memory: {str(error).partition(chr(10))[0][:200]}. Begin a new run with a smaller "
+            "--hidden or --batch-size"
+        ) from None
+
+
+def report(trainer: "Trainer", display: "Display", log: "Log", loop_samples: int) -> None:
     """What the run has achieved, and what else would have."""
     from jitbatch.cli._display import figures
     from jitbatch.cli._speed import loop_samples_per_second
@@ -135,8 +215,8 @@ def report(trainer: "Trainer", display: "Display", log: Any, loop_samples: int) 
     for name, achieved in baselines.items():
         display.say(f"test, {name}: {figures({next(iter(test)): achieved})}")
     final: dict[str, Any] = {"best_epoch": progress.best_epoch, "test": test, "baselines": baselines}
-    if loop_samples:
-        epochs = [record for record in log.records if record["kind"] == "epoch"]
+    epochs = [record for record in log.records if record["kind"] == "epoch"]
+    if loop_samples and epochs:
         seconds = sum(sum(epoch["seconds"].values()) for epoch in epochs)
         trained = len(epochs) * len(task.train) / seconds
         loop = loop_samples_per_second(task, task.train[:loop_samples])
@@ -151,51 +231,9 @@ def report(trainer: "Trainer", display: "Display", log: Any, loop_samples: int) 
 # Parts of the above
 
 
-def _run_directory(task: str, given: Path | None, resume: bool) -> Path:
-    """The directory of a run: the given one, the last one of its task to be resumed, or a new one."""
-    numbers = [int(path.name[len(task) + 1 :]) for path in Path("runs").glob(f"{task}-*") if _is_run(path.name, task)]
-    if given is not None:
-        if not resume and given.exists() and any(given.iterdir()):
-            raise CommandError(f"{given} is not empty. Continue the run in it by --resume, or give another --run")
-        return given
-    if resume and not numbers:
-        raise CommandError(f"there is no run runs/{task}-N to resume. Give its directory by --run")
-    return Path("runs") / f"{task}-{max(numbers) if resume else max(numbers, default=0) + 1}"
-
-
-def _is_run(name: str, task: str) -> bool:
-    return re.fullmatch(rf"{task}-\d+", name) is not None
+def resume_command(settings: Settings, directory: Path) -> str:
+    return f"jitbatch train {settings.task} --run {shlex.quote(str(directory))} --resume"
 
 
 def _loop_samples(task: str) -> int:
     return 16 if task == "listops" else 0
-
-
-def _name(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
-
-
-def positive(text: str) -> int:
-    return _number(text, int, "a positive whole number", lambda value: value > 0)
-
-
-def non_negative(text: str) -> int:
-    return _number(text, int, "a whole number, zero or more", lambda value: value >= 0)
-
-
-def positive_float(text: str) -> float:
-    return _number(text, float, "a positive number", lambda value: 0 < value < float("inf"))
-
-
-def non_negative_float(text: str) -> float:
-    return _number(text, float, "a number, zero or more", lambda value: 0 <= value < float("inf"))
-
-
-def _number(text: str, kind: Any, wanted: str, allowed: Any) -> Any:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not allowed(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
-    return value

@@ -44,20 +44,31 @@ def read_sst(file: str | Path, vocabulary: Vocabulary) -> list[Sentence]:
     return sentences
 
 
-def _binary(node: Constituent, vocabulary: Vocabulary, labels: list[int]) -> Tree:
-    """The tree below a node; the classes of its nodes are appended in post-order."""
-    match node.children:
-        case (str(word),):
-            tree = vocabulary[word]
-        case (Constituent() as left, Constituent() as right):
-            tree = _binary(left, vocabulary, labels), _binary(right, vocabulary, labels)
-        case children:
-            raise ValueError(f"a node must have one word or two children, not {len(children)} children")
-    label = whole_number(node.label, "a class")
-    if label > 4:
-        raise ValueError(f"a class must be from 0 to 4, not {label}")
-    labels.append(label)
-    return tree
+def _binary(root: Constituent, vocabulary: Vocabulary, labels: list[int]) -> Tree:
+    """The tree below a node; the classes of its nodes are appended in post-order. It may be of any depth."""
+    trees: list[Tree] = []
+    todo = [(root, False)]  # nodes, and whether the trees of their children are made
+    while todo:
+        node, has_children = todo.pop()
+        match node.children:
+            case (str(word),):
+                trees.append(vocabulary[word])
+            case (Constituent(), Constituent()) if has_children:
+                trees[-2:] = [(trees[-2], trees[-1])]
+            case (Constituent() as left, Constituent() as right):
+                todo += [(node, True), (right, False), (left, False)]
+                continue
+            case children:
+                raise ValueError(f"a node must have one word or two children, not {len(children)} children")
+        labels.append(_class(node.label))
+    return trees.pop()
+
+
+def _class(label: str) -> int:
+    number = whole_number(label, "a class")
+    if number > 4:
+        raise ValueError(f"a class must be from 0 to 4, not {number}")
+    return number
 
 
 def _numbered_trees(file: str | Path) -> Iterator[tuple[int, Constituent]]:

@@ -1,5 +1,6 @@
 """Lines of text files, and errors that say where in a file something is wrong."""
 
+import codecs
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +10,28 @@ from jitbatch._errors import DataError
 
 
 def lines_of(file: str | Path) -> list[str]:
-    """The lines of a text file, without their ends.
+    """The lines of a text file, without their ends and without a byte-order mark.
 
     Only line feeds end a line: `str.splitlines` would also split at characters that occur inside of words.
     """
     path = Path(file)
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = path.read_bytes().removeprefix(codecs.BOM_UTF8)[: error.start].count(b"\n") + 1
         raise DataError(f"{path}:{line}: this is not UTF-8 text") from None
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def numbered_lines(file: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that may be too large for memory, with their ends, and their numbers from 1."""
+    with Path(file).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise DataError(f"{file}:{number}: this is not UTF-8 text") from None
+            yield number, text
 
 
 def fields(line: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jitbatch.data.files import fields, located
+from jitbatch.data.files import fields, located, numbered_lines
 
 
 class Vocabulary:
@@ -78,20 +78,24 @@ def read_vectors(file: str | Path, vocabulary: Vocabulary, seed: int = 0) -> Vec
 
     A word that is not in the file has the vector of its lower-case form, or else a random one, normally distributed
     with the mean and standard deviation of those that were found.
+
+    Raises:
+        DataError: the line of a word of the vocabulary has another number of numbers, or one that is not finite; or a
+            line is not UTF-8 text.
+        ValueError: the file has none of the words.
     """
     wanted = {form for word in vocabulary for form in (word, word.lower())}
     known: dict[str, np.ndarray] = {}
     size = None
-    with Path(file).open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, 1):
-            with located(file, number):
-                if size is None:
-                    size = len(fields(line)) - 1
-                    if size < 2:
-                        raise ValueError("a word and the numbers of its vector were expected, not a header or nothing")
-                word, *numbers = line.rstrip().rsplit(" ", size)  # a word may have spaces in it
-                if word in wanted and word not in known:
-                    known[word] = _vector(numbers, size)
+    for number, line in numbered_lines(file):
+        with located(file, number):
+            if size is None:
+                size = len(fields(line)) - 1
+                if size < 2:
+                    raise ValueError("a word and the numbers of its vector were expected, not a header or nothing")
+            word, *numbers = line.rstrip().rsplit(" ", size)  # a word may have spaces in it
+            if word in wanted and word not in known:
+                known[word] = _vector(numbers, size)
     if not known:
         raise ValueError(f"{file} has a vector for none of the {len(vocabulary):,} words")
     found = np.array(list(known.values()))
@@ -110,10 +114,15 @@ def _vector(numbers: list[str], size: int) -> np.ndarray:
     if len(numbers) != size:
         raise ValueError(f"the first line has {size} numbers, this one {len(numbers)}")
     try:
-        return np.array(numbers, np.float32)
+        with np.errstate(over="ignore"):
+            vector = np.array(numbers, np.float32)
     except ValueError:
         wrong = next(text for text in numbers if not _is_number(text))
         raise ValueError(f"{wrong!r} is not a number") from None
+    if not np.isfinite(vector).all():
+        wrong = numbers[int(np.argmin(np.isfinite(vector)))]
+        raise ValueError(f"{wrong!r} is not a finite number of type float32")
+    return vector
 
 
 def _is_number(text: str) -> bool:
