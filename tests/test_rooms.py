@@ -90,7 +90,7 @@ def test_an_outlier_has_a_room_of_its_own() -> None:
     (context,) = batched._planner.contexts
     (rooms,) = context.rooms
     assert rooms.info().currsize == MAX_ROOMS
-    assert batched.plan(W, chains(4, 5)).summary.nodes == 9
+    assert batched.plan(W, chains(4, 5)).static is not usual.static  # whose room was given up
 
 
 def test_explain_check_and_batch_leave_no_trace() -> None:
@@ -99,7 +99,8 @@ def test_explain_check_and_batch_leave_no_trace() -> None:
     batched.check(W, chains(40, 40))
     batched.batch(W, chains(30, 30))
     assert batched.plan(W, chains(2, 3)).capacity == jitbatch(chain).plan(W, chains(2, 3)).capacity
-    assert str(batched.explain(W, chains(50, 50))) == str(jitbatch(chain).explain(W, chains(50, 50)))
+    reports = [f.explain(W, chains(50, 50)) for f in (batched, jitbatch(chain))]
+    assert reports[0].cells == reports[1].cells
 
 
 def test_threads_agree_on_rooms() -> None:
