@@ -6,9 +6,9 @@ from jitbatch._caches import CacheInfo as CacheInfo
 from jitbatch._caches import clear_caches as clear_caches
 from jitbatch._calibrate import calibrate as calibrate
 from jitbatch._capacity import Capacity as Capacity
+from jitbatch._compiles import RecompileWarning as RecompileWarning
 from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
-from jitbatch._errors import RecompileWarning as RecompileWarning
 from jitbatch._jit import Jitted as Jitted
 from jitbatch._jit import StepCapacity as StepCapacity
 from jitbatch._jit import jit as jit

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch._errors import ArgumentError, CompileError, RecompileWarning
+from jitbatch._errors import ArgumentError, CompileError
 from jitbatch._fused import FusedProgram
 from jitbatch._plan import Plan, PlanStatic
 from jitbatch._sites import describe_function
@@ -27,6 +27,10 @@ MANY_PROGRAMS = 3
 
 Run = tuple[PlanStatic, tuple[int, ...]]
 """What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
+
+
+class RecompileWarning(UserWarning):
+    """A function is compiled again and again."""
 
 
 class _Watch:

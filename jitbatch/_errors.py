@@ -41,10 +41,6 @@ class CompileError(JitbatchError, AssertionError):
     """More was compiled than allowed: raised by `assert_max_compiles`."""
 
 
-class RecompileWarning(UserWarning):
-    """A function is compiled again and again."""
-
-
 class VerifyError(JitbatchError, AssertionError):
     """An intermediate representation breaks one of its invariants: a bug in jitbatch."""
 

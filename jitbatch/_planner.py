@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -65,6 +65,17 @@ class Recorded:
     def record(self) -> list[Graph]:
         self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
         return self.graphs
+
+    @property
+    def arrays(self) -> Iterator[Any]:
+        """The leaves of all samples that are not numbers."""
+        return itertools.chain.from_iterable(structure.arrays for structure in self.structures)
+
+    @property
+    def is_concrete_or_differentiated_once(self) -> bool:
+        """Whether nothing takes part in a transformation, but for one differentiation in reverse mode."""
+        traced = filter(_compat.is_tracer, itertools.chain(self.arrays, self.call.shared.leaves))
+        return all(map(_compat.is_in_reverse_mode_alone, traced))
 
     def some(self, chosen: Iterable[int]) -> "Recorded":
         """Some of the samples."""
@@ -166,11 +177,8 @@ class Planner:
 
     def plan_for_once(self, call: Call) -> Plan:
         """A plan that is run at once, and may hold values of an outer transformation."""
-        traced = [*filter(_compat.is_tracer, jax.tree.leaves((call.samples, call.shared.leaves)))]
-        # The fused executor serves one differentiation; inside a compiled function every batch is compiled anew.
-        auto = "fused" if all(map(_compat.is_in_reverse_mode_alone, traced)) else "dispatch"
         try:
-            return self._plan(call, self._context(call.arguments, call.shared), auto, is_eager=True)
+            return self._plan(call, self._context(call.arguments, call.shared), "fused", is_eager=True)
         except ClosesOverTracer:
             context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
             return self._plan(call, context, "dispatch")
@@ -249,6 +257,8 @@ class Planner:
         """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
         with jax.profiler.TraceAnnotation("jitbatch.plan"):
             batch = Recorded(call, context)
+            if is_eager and not batch.is_concrete_or_differentiated_once:
+                auto = "dispatch"  # it serves all transformations; inside a compiled function all is compiled anew
             way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
             if way.executor != "loop":
                 batch.record()
@@ -271,7 +281,7 @@ class Planner:
     def _choose(self, batch: "Recorded", way: Way) -> Choice:
         """How to run a batch: as it begins, unless another way is predicted to pay."""
         call, context = batch.call, batch.context
-        others = self._others(way, context, call.shared, [structure.leaves for structure in batch.structures])
+        others = self._others(way, batch)
         if not others:
             return Choice(way)
 
@@ -286,7 +296,7 @@ class Planner:
         """The rooms of earlier plans, if this one is to be in them."""
         count = len(batch.structures)
         if is_eager:
-            is_traced = any(_compat.is_tracer(leaf) for one in batch.structures for leaf in one.arrays)
+            is_traced = any(map(_compat.is_tracer, batch.arrays))
             key = ("eager", on_grid(count), is_traced)
             return batch.context.rooms.get_or_make(key, lambda: Rooms(headroom_at_first=True))
         return batch.context.rooms.get_or_make((shards, count), Rooms) if like == "auto" else None
@@ -338,16 +348,13 @@ class Planner:
         outputs_of(programs, context.tables, options.out, least.item if least else None)
         return plan_shards(make, split(len(batch.structures), shards), least)
 
-    def _others(
-        self, first: Way, context: Context, shared: SharedArguments, leaves: Sequence[Sequence[Any]]
-    ) -> set[Way]:
+    def _others(self, first: Way, batch: "Recorded") -> set[Way]:
         """The ways to run a batch that may be chosen instead of the first."""
         others: set[Way] = set()
         is_auto = self.options.executor == "auto"
-        if first.executor == "loop" or context.may_close_over_tracers or not (is_auto or self.granularity == "auto"):
+        if first.executor == "loop" or batch.context.may_close_over_tracers:
             return others
-        traced = filter(_compat.is_tracer, itertools.chain(*leaves, shared.leaves))
-        if not all(map(_compat.is_in_reverse_mode_alone, traced)):
+        if not (is_auto or self.granularity == "auto") or not batch.is_concrete_or_differentiated_once:
             return others
         if self.granularity == "auto":
             others |= {Way("graph", first.executor), Way("op", first.executor)}

@@ -130,7 +130,7 @@ def test_results_of_a_transformation_do_not_leak_into_the_next_run() -> None:
 
 def test_kernels_are_cleared_with_the_other_caches() -> None:
     clear_caches()
-    jitbatch(lambda w, x: (w + 1.0) * x * 7.125).batch(W, list(XS))
+    jitbatch(lambda w, x: (w + 1.0) * x * 7.125, executor="dispatch").batch(W, list(XS))
     assert _dispatch._kernels.info().currsize == 1
     assert _execute._shared_programs.info().currsize == 1
     clear_caches()

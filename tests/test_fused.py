@@ -90,7 +90,7 @@ def test_one_compilation_serves_a_plan_and_those_like_it() -> None:
     assert small.static == large.static
     assert hash(small.static) == hash(large.static)
     assert jax.tree.structure(small) == jax.tree.structure(large)
-    assert TREES.plan(PARAMS, SMALL).static != large.static
+    assert TREES.plan(PARAMS, SMALL, like=None).static != large.static
     run = jax.jit(functools.partial(values_and_gradients, TREES))
     with counted_compilations() as compilations:
         jax.block_until_ready(run(PARAMS, large))

@@ -85,12 +85,17 @@ def test_an_outlier_has_a_room_of_its_own() -> None:
     assert outlier.static is not usual.static
     assert batched.plan(W, chains(4, 5)).static is usual.static
     assert batched.plan(W, chains(250, 150)).static is outlier.static
-    for length in (800, 2400, 7200):
-        batched.plan(W, chains(length, 1))
+
+
+def test_the_smallest_room_is_given_up_for_a_further_one() -> None:
+    batched = jitbatch(chain)
+    smallest = batched.plan(W, chains(1, 1))
+    for length in (5, 20, 80, 320):
+        batched.plan(W, chains(length, length))
     (context,) = batched._planner.contexts
     (rooms,) = context.rooms
     assert rooms.info().currsize == MAX_ROOMS
-    assert batched.plan(W, chains(4, 5)).static is not usual.static  # whose room was given up
+    assert batched.plan(W, chains(1, 1)).static is not smallest.static
 
 
 def test_explain_check_and_batch_leave_no_trace() -> None:
