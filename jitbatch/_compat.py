@@ -104,18 +104,53 @@ def is_prng_key(dtype: Any) -> bool:
     return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
 def dtype_named(name: str) -> Any:
     """The dtype that `str` gives this name, also of typed PRNG keys."""
     if not name.startswith("key<"):
         return jax.numpy.dtype(name)
-    dtypes = [jax.random.key(0, impl=impl).dtype for impl in ("threefry2x32", "rbg", "unsafe_rbg")]
+    dtypes = [jax.random.key(0, impl=impl).dtype for impl in KEY_IMPLEMENTATIONS]
     return next(dtype for dtype in dtypes if str(dtype) == name)
 
 
-def children(node: Any) -> Sequence[Any] | None:
-    """The children of a pytree node; None for a leaf. jax 0.10: `flatten_one_level` returns (children, data)."""
+def keys_of(words: Any, dtype: Any) -> Any:
+    """The typed PRNG keys of a dtype that consist of these words."""
+    impl = next(impl for impl in KEY_IMPLEMENTATIONS if jax.random.key(0, impl=impl).dtype == dtype)
+    with jax.ensure_compile_time_eval():
+        return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=impl)
+
+
+def device_memory() -> int:
+    """The bytes of memory that arrays can have. jax 0.10: a CPU has no `memory_stats`, and the machine's memory."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    names = getattr(os, "sysconf_names", {})
+    known = "SC_PAGE_SIZE" in names and "SC_PHYS_PAGES" in names
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else 2**40
+
+
+def flatten_one_level(node: Any) -> tuple[list[Any], Any] | None:
+    """The children of a pytree node, and what else it holds; None for a leaf. jax 0.10: (children, data)."""
     flat = jax.tree_util.default_registry.flatten_one_level(node)
-    return None if flat is None else list(flat[0])
+    return None if flat is None else (list(flat[0]), flat[1])
+
+
+def children(node: Any) -> Sequence[Any] | None:
+    """The children of a pytree node; None for a leaf."""
+    flat = flatten_one_level(node)
+    return None if flat is None else flat[0]
+
+
+def unflatten_one_level(kind: type, about: Any, count: int) -> Callable[[Sequence[Any]], Any]:
+    """A function that makes a node of a class that is registered with JAX. jax 0.10: for one that is not,
+    `from_node_data_and_children` raises a RuntimeError."""
+    leaf = jax.tree.structure(0)
+    registry = jax.tree_util.default_registry
+    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(registry, (kind, about), [leaf] * count)
+    return tree.unflatten
 
 
 current_trace: Callable[[], Trace] = partial(jex.find_top_trace, ())

@@ -1,5 +1,6 @@
 """A plan: the analysis of a batch, ready to be run again and again."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -209,6 +210,32 @@ class Plan:
         56.1 kB for inference, 96.1 kB for training
         """
         return predict_memory(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file that is data alone, to be read by `Plan.load`; as a whole or not at all. Raises
+        `PlanError` where it holds something that is not data.
+
+        >>> import tempfile
+        >>> from jitbatch import Plan, jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     double.plan(2.0, [1.0, 2.0, 3.0]).save(directory + "/plan.zip")
+        ...     plan = Plan.load(directory + "/plan.zip")
+        >>> double.batch(2.0, plan).tolist()
+        [2.0, 4.0, 6.0]
+        """
+        from jitbatch._saved import save_plan  # which makes plans, and so imports this module
+
+        save_plan(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Plan":
+        """The plan of a file that `save` has written. The file may be a stranger's: nothing of it is run or imported,
+        and sizes are checked before anything is allocated. Raises `PlanError` for any other file, also if it differs
+        in one bit. The function that runs the plan first records the samples that it is for."""
+        from jitbatch._saved import load_plan
+
+        return load_plan(path)
 
     def explain(self) -> "Report":
         """What was batched with what, what stayed small, and why; see `Batched.explain`.

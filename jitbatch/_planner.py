@@ -16,7 +16,7 @@ from jitbatch._arguments import Arguments, samples_of
 from jitbatch._auto import Choice, Way
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
-from jitbatch._capacity import CHANGED, Capacity, sizes_of
+from jitbatch._capacity import Capacity, check_arenas, sizes_of
 from jitbatch._compiles import logger
 from jitbatch._context import Context, SharedArguments, shared_difference
 from jitbatch._each import plan_each, sample_program
@@ -30,6 +30,7 @@ from jitbatch._ragged import no_samples
 from jitbatch._rooms import Rooms
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._saved import SavedStatic, attach, call_of, name_of
+from jitbatch._saved_values import CHANGED
 from jitbatch._shards import plan_shards, split
 from jitbatch._sites import describe_function
 from jitbatch._sizes import Sizes
@@ -313,7 +314,10 @@ class Planner:
             least = self._like(like, batch.context, batch.call.shared, batch.call.arguments)
             if has_headroom:
                 least = (least or Like(Sizes()))._replace(headroom_for=room_for)
-            return self._make(batch, choice, shards, least)
+            plan = self._make(batch, choice, shards, least)
+            if isinstance(like, Capacity):
+                check_arenas(plan.static.arenas, batch.context.tables)
+            return plan
 
         if rooms is not None:
             return rooms.plan(sum(graph.node_count for graph in batch.graphs), make)

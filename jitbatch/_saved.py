@@ -1,13 +1,15 @@
-"""Plans that are pickled: data, and names for everything that is not.
+"""Plans that are saved: data, and names for everything that is not.
 
-A pickled plan holds its tables and input rows, and its static part in terms of names (see `_capacity`). Unpickling runs
-nothing; the first `f.batch(shared, plan)` records the exemplars, checks that everything that has a name is there, and
-puts the static part together again.
+A saved plan holds its tables and input rows, and its static part in terms of names (see `_capacity`), as a file that
+is data alone (see `_saved_file`). Pickle carries the bytes of that file. Loading runs nothing: it compares the checksum
+and checks that sizes, tables and rows fit together. The first `f.batch(shared, plan)` records the exemplars, checks
+that everything that has a name is there, and puts the static part together again. Trees of results are those that the
+exemplars return; only others are saved.
 """
 
 import copyreg
 import hashlib
-import pickle
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -16,57 +18,66 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _compat
+from jitbatch import _compat, _saved_file
 from jitbatch._arguments import Arguments, Part
 from jitbatch._caches import Cache
-from jitbatch._canonical import array_key, key_bits
-from jitbatch._capacity import CHANGED, Names, capacity_of, find_name, sizes_of
-from jitbatch._dispatch import DispatchProgram, StepShape
+from jitbatch._canonical import array_key
+from jitbatch._capacity import Names, capacity_of, check_arenas, find_name, saveable, sizes_of
+from jitbatch._dispatch import DispatchProgram, StepTables
 from jitbatch._errors import PlanError
-from jitbatch._fused import FusedProgram, SingleShape
+from jitbatch._fused import FusedProgram
 from jitbatch._graph import Graph
-from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
+from jitbatch._saved_checks import check_arrays, check_kinds, check_sizes
+from jitbatch._saved_content import Content, SavedArena
+from jitbatch._saved_schema import KindName
+from jitbatch._saved_trees import Trees, structures
+from jitbatch._saved_values import CHANGED, class_name, damaged
 from jitbatch._sizes import Sizes
 from jitbatch._tables import Interned, Kind, Tables, ValueClass
 from jitbatch._types import types_of
 from jitbatch._version import __version__
 
-_SHAPES: dict[str, Any] = {
-    one.__name__: one for one in (Block, DispatchProgram, FusedProgram, LoopShape, SingleShape, StepShape)
-}
-
 
 @dataclass(frozen=True)
 class SavedStatic:
-    """The static part of a plan that was unpickled.
+    """The static part of a plan that was loaded.
 
     Attributes:
-        function: the name of the function that made the plan.
-        version: of what made it.
-        granularity: of the graphs it was made of.
-        executor, reason: as in `PlanStatic`.
-        shared: descriptions of the leaves of the shared arguments.
-        digest: of `data`.
-        data: the pickled rest.
+        content: what was saved.
+        text: the same as bytes, which are saved again as they are.
+        digest: of `text`.
+        objects: values in samples that are not data, which only pickle carries.
     """
 
-    function: str
-    version: str
-    granularity: str
-    executor: str
-    reason: str
-    shared: tuple[str, ...]
+    content: Content
+    text: bytes
     digest: str
-    data: bytes
+    objects: tuple[Any, ...] = ()
+
+    @property
+    def function(self) -> str:
+        return self.content.function
+
+    @property
+    def granularity(self) -> str:
+        return self.content.granularity
+
+    @property
+    def executor(self) -> str:
+        return self.content.executor
+
+    @property
+    def reason(self) -> str:
+        return self.content.reason
 
     def __getattr__(self, name: str) -> Any:
         if name not in PlanStatic.__dataclass_fields__ and name != "out_classes":
             raise AttributeError(name)
         raise PlanError(
-            "the plan was unpickled, and is known in full only to the function that made it: ask "
+            "the plan was loaded or unpickled, and is known in full only to the function that made it: ask "
             f"`{self.function}.plan(shared, samples, like=plan)` instead"
         )
 
@@ -77,32 +88,24 @@ class SavedStatic:
                 f"the plan was made by `{self.function}`, not by `{function}`: a plan is run by the function that "
                 "made it"
             )
-        if self.version != version():
-            raise PlanError(f"the plan was made by {self.version}, but this is {version()}. Plan again")
-        given = _described(shared_key)
-        if self.shared != given:
-            places = [i for i, (was, now) in enumerate(zip(self.shared, given, strict=False)) if was != now]
-            told = f"there were {len(self.shared)} leaves, and are {len(given)}"
-            if len(self.shared) == len(given):
-                told = f"leaf {places[0]} was {self.shared[places[0]]}, is {given[places[0]]}"
+        if self.content.version != version():
+            raise PlanError(f"the plan was made by {self.content.version}, but this is {version()}. Plan again")
+        saved, given = self.content.shared, _described(shared_key)
+        if saved != given:
+            places = [i for i, (was, now) in enumerate(zip(saved, given, strict=False)) if was != now]
+            told = f"there were {len(saved)} leaves, and are {len(given)}"
+            if len(saved) == len(given):
+                told = f"leaf {places[0]} was {saved[places[0]]}, is {given[places[0]]}"
             raise PlanError(
                 f"the shared arguments differ in shape or dtype from those that the plan of `{function}` was made "
                 f"with: {told}. Plan again with these"
             )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SavedStatic) and (self.function, self.digest) == (other.function, other.digest)
+        return isinstance(other, SavedStatic) and (self.digest, self.objects) == (other.digest, other.objects)
 
     def __hash__(self) -> int:
         return hash(self.digest)
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """Typed PRNG keys as data."""
-
-    impl: str
-    bits: np.ndarray
 
 
 def version() -> str:
@@ -123,104 +126,221 @@ def _described(shared_key: Any) -> tuple[str, ...]:
 # Saving
 
 
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    _saved_file.write(path, _to_bytes(plan, None))
+
+
 def _reduce(plan: Plan) -> tuple[Any, ...]:
-    saved = plan.static if isinstance(plan.static, SavedStatic) else _save(plan.static)
-    leaves = jax.tree.map(_as_data, (plan.inputs, plan.tables, plan.out_rows, plan.counts))
-    ragged = None
+    objects: list[Any] = []
+    content = _to_bytes(plan, objects)
+    return _restore, (content, tuple(objects))
+
+
+def _to_bytes(plan: Plan, objects: list[Any] | None) -> bytes:
+    """A plan as a file; values that are not data are put into a list, if there is one."""
+    static: Any = plan.static
+    if not isinstance(static, SavedStatic):
+        text = _content_of(static, objects).to_bytes()
+    elif static.objects and objects is None:
+        raise PlanError(
+            "the plan was unpickled, and holds values that are not data: plan again, and save that, which names them"
+        )
+    else:
+        text = static.text
+        if objects is not None:
+            objects += static.objects
+    arrays: list[Any] = []
+
+    def reference(leaf: Any) -> Any:
+        if _compat.is_tracer(leaf):
+            raise PlanError("a plan that is being traced cannot be saved or pickled")
+        arrays.append(leaf)
+        return len(arrays) - 1
+
+    about = jax.tree.map(reference, {name: getattr(plan, name) for name in ("inputs", "out_rows", "counts")})
+    tables = plan.tables
+    if isinstance(tables, StepTables):
+        tables = {one.name: getattr(tables, one.name) for one in fields(tables)}
+    about["tables"], about["ragged"] = jax.tree.map(reference, tables), None
     if plan.ragged is not None:
-        parts = (plan.ragged.sample, plan.ragged.position, plan.ragged.mask, plan.ragged.outline)
-        nestings = [tree.unflatten(range(tree.num_leaves)) for tree in plan.ragged.outlines.entries]
-        ragged = (*map(_as_data, parts), nestings)
-    return _restore, (leaves, ragged, saved)
+        nestings = [_opened(tree) for tree in plan.ragged.outlines.entries]
+        about["ragged"] = {name: reference(getattr(plan.ragged, name)) for name in _RAGGED}
+        outlines = Trees.of(nestings, "a result", objects)
+        if objects is None and not outlines.is_plain:
+            raise PlanError(
+                "a result holds an instance of a class with no array in it, and cannot be saved: leave it out"
+            )
+        about["ragged"]["outlines"] = outlines.to_data()
+    return _saved_file.pack(about, text, arrays)
 
 
-def _as_data(leaf: Any) -> Any:
-    if _compat.is_tracer(leaf):
-        raise PlanError("a plan that is being traced cannot be pickled")
-    if _compat.is_prng_key(leaf.dtype):
-        return _Keys(str(jax.random.key_impl(leaf)), key_bits(leaf))
-    return np.asarray(leaf)
+_RAGGED = ("sample", "position", "mask", "outline")
 
 
-def _save(static: PlanStatic) -> SavedStatic:
+def _opened(tree: Any) -> Any:
+    """A tree whose leaves are numbers."""
+    return tree.unflatten([0] * tree.num_leaves)
+
+
+def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
     if static.types is None:
-        raise PlanError("a plan for the loop executor holds compiled programs: pickle the samples, and plan them again")
-    names, program = Names(static.tables), static.program
+        raise PlanError("a plan for the loop executor holds compiled programs: save the samples, and plan them again")
+    names, program, call = Names(static.tables), static.program, static.call
     sizes = Sizes(profile=static.types.profile, exemplars=static.types.exemplars)
     if isinstance(program, FusedProgram):
         sizes = program.sizes
-    data = {
-        "parts": [(part.name, part.axis) for part in static.call.parts],
-        "layout": [(name, tree.unflatten(range(count)), count) for name, tree, count in static.call.layout],
-        "positional": static.call.positional,
-        "capacity": capacity_of(sizes, (), 0, static.tables),
-        "graphs": [_graph_digest(graph, names) for graph in sizes.exemplars],
-        "is_split": static.types.is_split,
-        "arenas": _encode(static.arenas, names),
-        "program": _encode(program, names),
-        "out": static.out,
-        "out_trees": [tree.unflatten(range(tree.num_leaves)) for tree in static.out_trees],
-        "out_arenas": static.out_arenas,
-    }
-    pickled = pickle.dumps(data, protocol=5)
-    digest = hashlib.sha256(pickled).hexdigest()
-    shared = _described(static.shared_key)
-    return SavedStatic(
-        name_of(static.owner), version(), static.tables.granularity, static.executor, static.reason, shared, digest,
-        pickled,
-    )  # fmt: skip
+    cells = [block.kind.cell.name for block in program.blocks] if isinstance(program, FusedProgram) else []
+    capacity = saveable(capacity_of(sizes, cells, 0, static.tables), objects)
+    known = _recorded_trees(sizes.exemplars, static.out)
+    others = list(dict.fromkeys(tree for tree in static.out_trees if tree not in known))
+    return Content(
+        function=name_of(static.owner),
+        version=version(),
+        granularity=static.tables.granularity,
+        executor=static.executor,
+        reason=static.reason,
+        shared=_described(static.shared_key),
+        parts=tuple((part.name, part.axis) for part in call.parts),
+        layout=tuple((name, count) for name, _, count in call.layout),
+        layout_trees=Trees.of([_opened(tree) for _, tree, _ in call.layout], "in_axes", objects),
+        positional=call.positional,
+        capacity=capacity,
+        graphs=tuple(_graph_digest(graph, names) for graph in sizes.exemplars),
+        is_split=static.types.is_split,
+        arenas=tuple(_saved_arena(arena, names) for arena in static.arenas),
+        phases=_with_names(program.phases, names) if isinstance(program, FusedProgram) else None,
+        steps=_with_names(program.steps, names) if isinstance(program, DispatchProgram) else None,
+        out=static.out,
+        out_trees=tuple((*known, *others).index(tree) for tree in static.out_trees),
+        trees=Trees.of(map(_opened, others), "a result", objects),
+        out_arenas=static.out_arenas,
+    )
+
+
+def _recorded_trees(exemplars: Sequence[Graph], out: str) -> list[Any]:
+    """The trees that the exemplars return, or those of their items, None for no item."""
+    if out == "ragged":
+        return [graph.items.trees[0] if graph.items.trees else None for graph in exemplars]
+    return [graph.out_tree for graph in exemplars]
 
 
 def _graph_digest(graph: Graph, names: Names) -> str:
-    """What tells whether a sample still computes the same, of the same cells."""
+    """What tells whether a sample still computes the same, of the same cells, and returns it in the same tree."""
     kinds = [names.of_kind(graph.tables.kinds[number]) for number in graph.kind.tolist()]
     shared = [names.of_shared(number) for number in graph.shared_rows.tolist()]
     reads = [part.tolist() for part in (graph.inputs, graph.operand_start, graph.operands, graph.outputs)]
     constants = [array_key(constant) for constant in graph.constants]
-    return hashlib.sha256(repr((kinds, shared, reads, constants)).encode()).hexdigest()
+    described = repr((kinds, shared, reads, constants, _tree_name(graph.out_tree)))
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
-def _encode(value: Any, names: Names) -> Any:
-    if isinstance(value, Kind):
-        return "kind", names.of_kind(value)
-    if isinstance(value, ValueClass):
-        return "class", names.of_class(names.tables.classes.number(value))
-    if isinstance(value, ArenaShape):
-        shared = tuple(map(names.of_shared, value.shared))
-        return "arena", (names.of_class(value.value_class), shared, value.inputs, value.capacity)
-    if isinstance(value, Sizes):
-        return "sizes", None
-    if is_dataclass(value):
-        return type(value).__name__, {f.name: _encode(getattr(value, f.name), names) for f in fields(value)}
-    return ("tuple", [_encode(one, names) for one in value]) if isinstance(value, tuple) else ("plain", value)
+def _tree_name(tree: Any) -> list[Any]:
+    """A tree in terms that are the same in every process: the classes of its nodes, and the keys of dicts."""
+    nodes, remaining = [], [tree]
+    while remaining:
+        part = remaining.pop()
+        kind, about = part.node_data() or (None, None)
+        keys = [key for key in about if type(key) in (str, int)] if kind is dict and about else []
+        nodes.append((kind and class_name(kind), keys, len(part.children())))
+        remaining += part.children()
+    return nodes
 
 
-# Restoring
+def _saved_arena(arena: ArenaShape, names: Names) -> SavedArena:
+    shared = tuple(map(names.of_shared, arena.shared))
+    return SavedArena(names.of_class(arena.value_class), shared, arena.inputs, arena.capacity)
 
 
-def _restore(leaves: Any, ragged: Any, static: SavedStatic) -> Plan:
-    inputs, tables, out_rows, counts = jax.tree.map(_from_data, leaves, is_leaf=lambda leaf: isinstance(leaf, _Keys))
-    if ragged is not None:
-        sample, position, mask, outline, nestings = ragged
-        trees = tuple(map(jax.tree.structure, nestings))
-        ragged = Ragged(None, sample, position, mask, outline, _outlines.get_or_make(trees, lambda: _interned(trees)))
-    return Plan(inputs, tables, out_rows, ragged, counts, static)  # type: ignore[arg-type]
+def _with_names(value: Any, names: Names) -> Any:
+    """Steps or phases with names in place of kinds."""
+    return _replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))  # type: ignore[misc]
 
+
+def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: _replaced(getattr(value, one.name), kind, change) for one in fields(value)})
+    return tuple(_replaced(one, kind, change) for one in value) if isinstance(value, tuple) else value
+
+
+# Loading
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    return _restore(_saved_file.read(path), None)
+
+
+def _restore(content: bytes, objects: tuple[Any, ...] | None) -> Plan:
+    """The plan of a file, or of a pickle, which has values that are not data as well."""
+    about, text, arrays = _saved_file.unpack(content)
+    try:
+        return _plan_of(about, text, arrays, objects)
+    except PlanError:
+        raise
+    except Exception as error:  # a file may say anything
+        damaged(f"{type(error).__name__}: {str(error)[:100]}")
+
+
+def _plan_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any, ...] | None) -> Plan:
+    digest = _saved_file.digest(text)
+    static = _statics.get_or_make(digest, lambda: SavedStatic(_checked(text), text, digest))
+    static = replace(static, objects=objects) if objects else static
+    if not isinstance(about, dict) or about.keys() != {"inputs", "tables", "out_rows", "counts", "ragged"}:
+        damaged("the arrays of a plan")
+    inputs, out_rows, counts, tables = (
+        _arrays_of(about[name], arrays) for name in ("inputs", "out_rows", "counts", "tables")
+    )
+    if static.content.steps is not None:
+        tables = StepTables(**tables)
+    ragged, leaves = None, []
+    if about["ragged"] is not None:
+        trees = Trees.from_data(about["ragged"].pop("outlines"), objects or ())
+        if objects is None and not trees.is_plain:
+            damaged("the nesting of a result has instances of classes")
+        parts = {name: _arrays_of(about["ragged"][name], arrays) for name in _RAGGED}
+        leaves = trees.leaf_counts()
+        ragged = Ragged(None, **parts, outlines=_outlines_of(trees))
+    plan = Plan(inputs, tables, out_rows, ragged, counts, static)  # type: ignore[arg-type]
+    check_arrays(plan, static.content, leaves)
+    return plan
+
+
+_statics = Cache(256)
+"""Static parts that were loaded, by their digest: those of equal plans are read and checked once."""
 
 _outlines = Cache(256)
 """Nestings of ragged results: one object for equal ones, so that restored plans are for one program."""
 
 
-def _interned(entries: Sequence[Any]) -> Interned[Any]:
-    table: Interned[Any] = Interned()
-    for entry in entries:
-        table.number(entry)
-    return table
+def _checked(text: bytes) -> Content:
+    content = Content.from_bytes(text)
+    check_sizes(content)
+    return content
 
 
-def _from_data(leaf: Any) -> Any:
-    return jax.random.wrap_key_data(jnp.asarray(leaf.bits), impl=leaf.impl) if isinstance(leaf, _Keys) else leaf
+def _arrays_of(about: Any, arrays: Sequence[Any]) -> Any:
+    """Arrays in dicts and tuples, given their numbers."""
+    if isinstance(about, dict):
+        return {name: _arrays_of(one, arrays) for name, one in about.items()}
+    if isinstance(about, list):
+        return tuple(_arrays_of(one, arrays) for one in about)
+    return None if about is None else arrays[about if type(about) is int and about >= 0 else damaged("an array")]
 
+
+def _outlines_of(trees: Trees) -> Interned[Any]:
+    found = structures(trees)
+
+    def make() -> Interned[Any]:
+        table: Interned[Any] = Interned()
+        for tree in found:
+            table.number(tree)
+        return table
+
+    return _outlines.get_or_make(found, make)
+
+
+# The first use
 
 _calls = Cache(256)
 
@@ -229,9 +349,10 @@ def call_of(static: SavedStatic) -> Arguments:
     """How the function was called for a plan; asked whenever the plan is run."""
 
     def load() -> Arguments:
-        data = pickle.loads(static.data)
-        layout = tuple((name, jax.tree.structure(tree), count) for name, tree, count in data["layout"])
-        return Arguments([Part(name, axis, None) for name, axis in data["parts"]], layout, data["positional"])
+        content = static.content
+        trees = structures(replace(content.layout_trees, objects=static.objects))
+        layout = tuple((name, tree, count) for (name, count), tree in zip(content.layout, trees, strict=True))
+        return Arguments([Part(name, axis, None) for name, axis in content.parts], layout, content.positional)
 
     return _calls.get_or_make(static, load)
 
@@ -241,7 +362,7 @@ def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Call
     saved: Any = plan.static
     static = tables.statics.get(saved)
     if static is None:
-        static = tables.statics.put(saved, _attached(saved, owner, shared_key, tables, record))
+        static = tables.statics.put(saved, _attached(plan, saved, owner, shared_key, tables, record))
     ragged = plan.ragged
     if ragged is not None:
         numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
@@ -251,49 +372,50 @@ def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Call
 
 
 def _attached(
-    saved: SavedStatic, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]
+    plan: Plan, saved: SavedStatic, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]
 ) -> PlanStatic:
-    data = pickle.loads(saved.data)
-    sizes = sizes_of(data["capacity"], tables, record)
-    types = types_of(sizes.profile, sizes.exemplars, data["is_split"], tuple(sizes.nodes))
-    names = Names(tables)
-    if data["graphs"] != [_graph_digest(graph, names) for graph in sizes.exemplars]:
+    content = saved.content
+    exemplars: Any = content.capacity.exemplars
+    capacity = replace(content.capacity, exemplars=replace(exemplars, objects=saved.objects))
+    sizes = sizes_of(capacity, tables, record)
+    types = types_of(sizes.profile, sizes.exemplars, content.is_split, tuple(sizes.nodes))
+    names = Names(tables)  # also of the kinds that cells are split into
+    if content.graphs != tuple(_graph_digest(graph, names) for graph in sizes.exemplars):
         raise PlanError(f"what was saved does not fit: {CHANGED}")
+    arenas = tuple(_arena(arena, names) for arena in content.arenas)
+    classes = tuple(tables.classes[arena.value_class] for arena in arenas)
+    check_arenas(arenas, tables)
+
+    def with_kinds(value: Any) -> Any:
+        return _replaced(value, KindName, lambda name: tables.kinds[find_name(names.kinds, name)])
+
+    if content.phases is not None:
+        program: Any = FusedProgram(with_kinds(content.phases), sizes)
+    else:
+        program = DispatchProgram(with_kinds(content.steps), classes)
+    check_kinds(program, arenas, plan, tables)
+    trees = [*_recorded_trees(sizes.exemplars, content.out), *structures(replace(content.trees, objects=saved.objects))]
     return interned(
         PlanStatic(
             tables=tables,
             owner=owner,
             shared_key=shared_key,
-            arenas=_decode(data["arenas"], names, sizes),
-            program=_decode(data["program"], names, sizes),
-            out=data["out"],
-            out_trees=tuple(map(jax.tree.structure, data["out_trees"])),
-            out_arenas=data["out_arenas"],
-            executor=saved.executor,
-            reason=saved.reason,
+            arenas=arenas,
+            program=program,
+            out=content.out,
+            out_trees=tuple(trees[number] for number in content.out_trees),
+            out_arenas=content.out_arenas,
+            executor=content.executor,
+            reason=content.reason,
             call=call_of(saved),
             types=types,
         )
     )
 
 
-def _decode(encoded: Any, names: Names, sizes: Sizes) -> Any:
-    kind, content = encoded
-    if kind == "kind":
-        return names.tables.kinds[find_name(names.kinds, content)]
-    if kind == "class":
-        return names.tables.classes[names.class_number(content)]
-    if kind == "arena":
-        value_class, shared, inputs, capacity = content
-        numbers = tuple(find_name(names.shared, name) for name in shared)
-        return ArenaShape(names.class_number(value_class), numbers, inputs, capacity)
-    if kind == "sizes":
-        return sizes
-    if kind == "tuple":
-        return tuple(_decode(one, names, sizes) for one in content)
-    if kind == "plain":
-        return content
-    return _SHAPES[kind](**{name: _decode(one, names, sizes) for name, one in content.items()})
+def _arena(arena: SavedArena, names: Names) -> ArenaShape:
+    shared = tuple(find_name(names.shared, name) for name in arena.shared)
+    return ArenaShape(names.class_number(arena.value_class), shared, arena.inputs, arena.capacity)
 
 
 copyreg.pickle(Plan, _reduce)

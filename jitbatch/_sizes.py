@@ -18,6 +18,17 @@ class LoopSizes:
     pair_trips: Mapping[int, int] = field(default_factory=dict)
     longest: int = 0
 
+    def united(self, *others: "LoopSizes") -> "LoopSizes":
+        """Room for each of several loops."""
+        own = (self, *others)
+        return LoopSizes(
+            rounds=max(size.rounds for size in own),
+            width=max(size.width for size in own),
+            pairs=_largest([size.pairs for size in own]),
+            pair_trips=_largest([size.pair_trips for size in own]),
+            longest=max(size.longest for size in own),
+        )
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -43,13 +54,7 @@ class Sizes:
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """The sizes of the loops that have become the loop of these types."""
         own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
-        return LoopSizes(
-            rounds=max((size.rounds for size in own), default=0),
-            width=max((size.width for size in own), default=0),
-            pairs=_largest([size.pairs for size in own]),
-            pair_trips=_largest([size.pair_trips for size in own]),
-            longest=max((size.longest for size in own), default=0),
-        )
+        return LoopSizes().united(*own)
 
 
 def _largest(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:

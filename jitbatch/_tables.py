@@ -5,6 +5,7 @@ without translating anything.
 """
 
 import hashlib
+import math
 import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class ValueClass:
     @property
     def is_key(self) -> bool:
         return _compat.is_prng_key(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of a value."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)

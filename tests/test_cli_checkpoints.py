@@ -6,12 +6,14 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
+from jitbatch import Capacity
 from jitbatch.cli._checkpoints import SECONDS, Checkpoints
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import new_settings
@@ -153,8 +155,43 @@ def test_arrays_that_are_not_those_saved_are_noticed(task: Task, saved: Path) ->
     about = saved / "2" / "about" / "metadata"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"digest": "another"}))
     trainer, (warning,) = restored(task, saved)
-    assert "its arrays are not those that were saved" in warning
+    assert "its arrays, or what is said of them, are not those that were saved" in warning
     assert trainer.progress.step == 1
+
+
+def changed(checkpoint: Path, **about: Any) -> None:
+    path = checkpoint / "about" / "metadata"
+    path.write_text(json.dumps(json.loads(path.read_text()) | about))
+
+
+def test_progress_and_capacities_that_are_not_those_saved_are_noticed(task: Task, saved: Path) -> None:
+    progress = dataclasses.asdict(trainer_at(task, 2).progress)
+    changed(saved / "2", progress=progress | {"samples": 8})
+    trainer, (warning,) = restored(task, saved)
+    assert "what is said of them, are not those that were saved" in warning
+    assert trainer.progress.step == 1
+
+
+def test_nothing_in_a_checkpoint_is_a_pickle(task: Task, saved: Path) -> None:
+    about = json.loads((saved / "2" / "about" / "metadata").read_text())
+    plan: Any = trainer_at(task, 2).rooms["update"]
+    assert {name: Capacity.from_json(text) for name, text in about["rooms"].items()} == {"update": plan.capacity}
+    for path in saved.rglob("*"):
+        if path.is_file():
+            assert not path.read_bytes().startswith(b"\x80\x04")  # of pickle's protocols 4 and later
+            assert b"jitbatch._capacity" not in path.read_bytes()
+
+
+def test_checkpoints_of_an_earlier_release_are_refused_and_not_unpickled(task: Task, saved: Path) -> None:
+    import base64
+    import pickle
+
+    for step in ("1", "2"):
+        changed(saved / step, rooms=base64.b64encode(pickle.dumps({})).decode("ascii"))
+    with pytest.raises(
+        CommandError, match="an earlier release of jitbatch saved its checkpoints, with pickles in them"
+    ):
+        restored(task, saved)
 
 
 def test_other_data_is_refused(task: Task, saved: Path) -> None:

@@ -180,16 +180,14 @@ def saved_by(fun: Any, params: Any = PARAMS) -> Plan:
 
 def test_plans_of_the_loop_executor() -> None:
     plan = jitbatch(chain, executor="loop").plan(PARAMS, ROWS)
-    with pytest.raises(
-        PlanError, match="loop executor holds compiled programs: pickle the samples, and plan them again"
-    ):
+    with pytest.raises(PlanError, match="loop executor holds compiled programs: save the samples, and plan them again"):
         pickle.dumps(plan)
     with pytest.raises(PlanError, match="loop executor holds compiled programs"):
         pickle.dumps(jitbatch(lambda w, x: w * x, executor="loop").plan(2.0, [1.0]))
 
 
 def test_a_plan_that_is_traced() -> None:
-    with pytest.raises(PlanError, match="being traced cannot be pickled"):
+    with pytest.raises(PlanError, match="being traced cannot be saved or pickled"):
         jax.jit(lambda plan: pickle.dumps(plan) and 0)(planned("fused")[0])
 
 
@@ -338,8 +336,7 @@ def test_a_pickle_is_small_and_data(name: str, monkeypatch: pytest.MonkeyPatch) 
     reader = Recorded(io.BytesIO(pickled))
     monkeypatch.setattr("jitbatch._context.Context._record", lambda *_: pytest.fail("nothing is run"))
     assert isinstance(reader.load(), Plan)
-    allowed = {("jitbatch._saved", "_restore"), ("jitbatch._saved", "SavedStatic"), ("jitbatch._saved", "_Keys")}
-    assert {found for found in reader.found if not found[0].startswith(("numpy", "ml_dtypes"))} <= allowed
+    assert reader.found == {("jitbatch._saved", "_restore")}
 
 
 def test_equal_plans_are_saved_as_equal_static_parts() -> None:
@@ -349,7 +346,7 @@ def test_equal_plans_are_saved_as_equal_static_parts() -> None:
     assert hash(one.static) == hash(other.static)
     assert jax.tree.structure(one) == jax.tree.structure(other)
     assert one.static != copied(batched.plan(PARAMS, ROWS[:2])).static
-    assert one.static != replace(one.static, function="other")
+    assert one.static != replace(one.static, digest="other")
 
 
 def test_cases_are_what_they_say() -> None:

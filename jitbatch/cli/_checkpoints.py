@@ -1,11 +1,10 @@
 """Checkpoints: all that a run needs to go on as if it had not been interrupted, written by Orbax."""
 
-import base64
 import dataclasses
 import hashlib
+import json
 import logging
 import os
-import pickle
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
-from jitbatch import Plan
+from jitbatch import Capacity, Plan
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._trainer import Progress, Trainer
 
@@ -56,10 +55,10 @@ class Checkpoints:
         arrays = _arrays(trainer)
         about = {
             "progress": dataclasses.asdict(trainer.progress),
-            "rooms": base64.b64encode(pickle.dumps(_capacities(trainer))).decode("ascii"),
-            "digest": _digest(arrays),
+            "rooms": {name: capacity.to_json() for name, capacity in _capacities(trainer).items()},
             "data": _data_digest(trainer),
         }
+        about["digest"] = _digest(arrays, about)
         items = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
         number = max(self._manager.all_steps(), default=-1) + 1
         for damaged in self._damaged:  # or they would be kept instead of a good one
@@ -91,14 +90,20 @@ class Checkpoints:
             number, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(like), about=ocp.args.JsonRestore())
         )
         arrays, about = restored["arrays"], restored["about"]
-        if _digest(arrays) != about["digest"]:
-            raise ValueError("its arrays are not those that were saved")
+        if isinstance(about.get("rooms"), str):
+            raise CommandError(
+                "the run cannot be resumed: an earlier release of jitbatch saved its checkpoints, with pickles in "
+                "them, which are not loaded any more. Begin a new run"
+            )
+        digest = about.pop("digest")
+        if digest != _digest(arrays, about):
+            raise ValueError("its arrays, or what is said of them, are not those that were saved")
         if about["data"] != _data_digest(trainer):
             raise CommandError(
                 "the run cannot be resumed: its training data, or how words in it are numbered, is not what it was "
                 "when the run began. Begin a new run"
             )
-        rooms = pickle.loads(base64.b64decode(about["rooms"]))
+        rooms: dict[str, Plan | Capacity] = {name: Capacity.from_json(text) for name, text in about["rooms"].items()}
         progress = Progress(**about["progress"])
         # Nothing can fail from here on, so a trainer is never restored by half.
         model, optimizer, best = jax.tree_util.tree_map_with_path(
@@ -144,15 +149,17 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _capacities(trainer: Trainer) -> dict[str, Any]:
+def _capacities(trainer: Trainer) -> dict[str, Capacity]:
     return {name: room.capacity if isinstance(room, Plan) else room for name, room in trainer.rooms.items()}
 
 
-def _digest(arrays: dict[str, Any]) -> str:
-    digest = hashlib.sha256()
+def _digest(arrays: dict[str, Any], about: dict[str, Any]) -> str:
+    """A checksum over everything that a checkpoint holds."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(arrays):
-        digest.update(name.encode())
-        digest.update(np.asarray(arrays[name]).tobytes())
+        array = np.asarray(arrays[name])
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
