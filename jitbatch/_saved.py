@@ -23,15 +23,15 @@ from jitbatch._arguments import Arguments, Part
 from jitbatch._caches import Cache
 from jitbatch._canonical import array_key
 from jitbatch._capacity import Names, capacity_of, check_arenas, find_name, saveable, sizes_of
-from jitbatch._dispatch import DispatchProgram, StepTables
+from jitbatch._dispatch import DispatchProgram, StepShape, StepTables
 from jitbatch._errors import PlanError
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import Graph
 from jitbatch._lowering import ArenaShape
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
-from jitbatch._saved_checks import check_arrays, check_kinds, check_sizes
-from jitbatch._saved_content import Content, SavedArena
+from jitbatch._saved_checks import check_arrays, check_blocks, check_sizes, check_steps
+from jitbatch._saved_content import Content, SavedArena, SavedStep
 from jitbatch._saved_schema import KindName
 from jitbatch._saved_trees import Trees, structures
 from jitbatch._saved_values import CHANGED, class_name, damaged
@@ -209,7 +209,7 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
         is_split=static.types.is_split,
         arenas=tuple(_saved_arena(arena, names) for arena in static.arenas),
         phases=_with_names(program.phases, names) if isinstance(program, FusedProgram) else None,
-        steps=_with_names(program.steps, names) if isinstance(program, DispatchProgram) else None,
+        steps=tuple(_saved_step(s, names) for s in program.steps) if isinstance(program, DispatchProgram) else None,
         out=static.out,
         out_trees=tuple((*known, *others).index(tree) for tree in static.out_trees),
         trees=Trees.of(map(_opened, others), "a result", objects),
@@ -251,8 +251,13 @@ def _saved_arena(arena: ArenaShape, names: Names) -> SavedArena:
     return SavedArena(names.of_class(arena.value_class), shared, arena.inputs, arena.capacity)
 
 
+def _saved_step(step: StepShape, names: Names) -> SavedStep:
+    kind = step.kind
+    return SavedStep(_with_names(kind, names), step.width, step.flows, len(kind.cell.out_avals), kind.is_variadic)
+
+
 def _with_names(value: Any, names: Names) -> Any:
-    """Steps or phases with names in place of kinds."""
+    """A kind, or phases, with names in place of kinds."""
     return _replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))  # type: ignore[misc]
 
 
@@ -362,7 +367,7 @@ def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Call
     saved: Any = plan.static
     static = tables.statics.get(saved)
     if static is None:
-        static = tables.statics.put(saved, _attached(plan, saved, owner, shared_key, tables, record))
+        static = tables.statics.put(saved, _attached(saved, owner, shared_key, tables, record))
     ragged = plan.ragged
     if ragged is not None:
         numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
@@ -372,7 +377,7 @@ def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Call
 
 
 def _attached(
-    plan: Plan, saved: SavedStatic, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]
+    saved: SavedStatic, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]
 ) -> PlanStatic:
     content = saved.content
     exemplars: Any = content.capacity.exemplars
@@ -391,9 +396,11 @@ def _attached(
 
     if content.phases is not None:
         program: Any = FusedProgram(with_kinds(content.phases), sizes)
+        check_blocks(program, arenas, tables)
     else:
-        program = DispatchProgram(with_kinds(content.steps), classes)
-    check_kinds(program, arenas, plan, tables)
+        steps = [(with_kinds(one.kind), one) for one in content.steps or ()]
+        program = DispatchProgram(tuple(StepShape(kind, one.width, one.flows) for kind, one in steps), classes)
+        check_steps(steps, arenas, tables)
     trees = [*_recorded_trees(sizes.exemplars, content.out), *structures(replace(content.trees, objects=saved.objects))]
     return interned(
         PlanStatic(

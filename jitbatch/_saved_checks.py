@@ -2,7 +2,7 @@
 
 A file may have been made up by someone, checksum and all. Whatever it says, running the plan may fail with an error
 only: no size in it is larger than the tables that are in the file, and no table refers to a row that is not there. What
-only the function knows is checked when the plan is first used (`check_kinds`).
+only the function knows is checked when the plan is first used (`check_blocks`, `check_steps`).
 """
 
 import itertools
@@ -18,7 +18,7 @@ from jitbatch._fused import FusedProgram, SingleShape
 from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape, round_up
 from jitbatch._plan import Plan, Summary
-from jitbatch._saved_content import Content
+from jitbatch._saved_content import Content, SavedStep
 from jitbatch._saved_values import CHANGED, damaged
 from jitbatch._tables import ROW, Kind, Tables
 
@@ -44,7 +44,8 @@ def check_sizes(content: Content) -> None:
     rows = [len(arena.shared) + arena.inputs for arena in arenas]
     if content.phases is None:
         for step in content.steps or ():
-            _check(step.width >= 1 and len(step.flows) == step.kind.rows >= 1, "the width of a step")  # type: ignore[attr-defined]
+            _check(step.width >= 1 and step.outputs >= 1, "the size of a step")
+            _check(len(step.flows) == step.kind.rows >= 1, "the operands of a step")
         return
     for phase, block, reads, writes in _blocks(content.phases):
         margin = phase.margin if isinstance(phase, LoopShape) else 0
@@ -239,15 +240,13 @@ def _check_steps(plan: Plan, content: Content, tables: _Tables) -> None:
     most = max((arena.capacity for arena in content.arenas), default=0)
     written = 0
     for step, own, at in zip(steps, operands, starts, strict=True):
-        is_sum = step.kind.rows == 1 and len(own) == 2
-        tables.check(own, (2 if is_sum else step.kind.rows, None if is_sum else step.width), 2**31, "operands")
-        _check(
-            own[0].max(initial=0) < most if is_sum else own.max(initial=0) < most, "operands: a row that is not there"
-        )
-        _check(not is_sum or (own[1].max(initial=0) <= step.width <= round_up(own.shape[1])), "the sums of terms")
-        _check(not is_sum or np.all(np.diff(own[1]) >= 0), "the order of terms")
-        tables.check(at, (None,), most, "where the rows of a step begin")
-        written += step.width * len(at)
+        tables.check(own, (2, None) if step.is_sum else (step.kind.rows, step.width), 2**31, "operands")
+        _check((own[0] if step.is_sum else own).max(initial=0) < most, "operands: a row that is not there")
+        if step.is_sum:
+            _check(own[1].max(initial=0) <= step.width <= round_up(own.shape[1]), "the sums of terms")
+            _check(np.all(np.diff(own[1]) >= 0), "the order of terms")
+        tables.check(at, (step.outputs,), most, "where the rows of a step begin")
+        written += step.width * step.outputs
     for arena in content.arenas:
         least = len(arena.shared) + arena.inputs
         _check(least <= arena.capacity <= round_up(least + written), "the rows of an arena")
@@ -256,23 +255,32 @@ def _check_steps(plan: Plan, content: Content, tables: _Tables) -> None:
 # Kinds
 
 
-def check_kinds(program: Any, arenas: Sequence[ArenaShape], plan: Plan, tables: Tables) -> None:
+def check_blocks(program: FusedProgram, arenas: Sequence[ArenaShape], tables: Tables) -> None:
     """Refuse a program whose kinds read or write other classes of values than its arenas have."""
-    places = {arena.value_class: place for place, arena in enumerate(arenas)}
-    fits = all(tables.shared_class[number] == arena.value_class for arena in arenas for number in arena.shared)
-    if isinstance(program, FusedProgram):
-        for _, block, reads, writes in _blocks(program.phases):
-            fits &= block.kind.is_variadic == bool(block.terms)
-            fits &= [arenas[place].value_class for place in reads] == _read(block.kind, tables)
-            fits &= [arenas[place].value_class for place in writes] == _written(block.kind, tables)
-    else:
-        for step, operands, starts in zip(program.steps, plan.tables.operands, plan.tables.starts, strict=True):
-            read, written = _read(step.kind, tables), _written(step.kind, tables)
-            fits &= step.kind.is_variadic == (len(read) == 1 and np.shape(operands)[0] == 2)
-            fits &= np.shape(starts) == (len(written),) and places.keys() >= {*read, *written}
-            fits = fits and all(step.width <= arenas[places[c]].capacity for c in written)
+    fits = _shared_fit(arenas, tables)
+    for _, block, reads, writes in _blocks(program.phases):
+        fits &= block.kind.is_variadic == bool(block.terms)
+        fits &= [arenas[place].value_class for place in reads] == _read(block.kind, tables)
+        fits &= [arenas[place].value_class for place in writes] == _written(block.kind, tables)
     if not fits:
         raise PlanError(f"what was saved does not fit: {CHANGED}")
+
+
+def check_steps(steps: Sequence[tuple[Kind, SavedStep]], arenas: Sequence[ArenaShape], tables: Tables) -> None:
+    """Refuse steps whose kinds read or write other classes of values than there are arenas for."""
+    fits = _shared_fit(arenas, tables)
+    capacity = {arena.value_class: arena.capacity for arena in arenas}
+    for kind, step in steps:
+        written = _written(kind, tables)
+        fits &= (kind.is_variadic, len(written)) == (step.is_sum, step.outputs)
+        fits &= capacity.keys() >= {*_read(kind, tables), *written}
+        fits &= all(step.width <= capacity.get(one, 0) for one in written)
+    if not fits:
+        raise PlanError(f"what was saved does not fit: {CHANGED}")
+
+
+def _shared_fit(arenas: Sequence[ArenaShape], tables: Tables) -> bool:
+    return all(tables.shared_class[number] == arena.value_class for arena in arenas for number in arena.shared)
 
 
 def _read(kind: Kind, tables: Tables) -> list[int]:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitbatch._capacity import Capacity, check_capacity
-from jitbatch._dispatch import StepShape
 from jitbatch._fused import SingleShape
 from jitbatch._loop import LoopShape
-from jitbatch._saved_schema import from_data, to_data
+from jitbatch._saved_schema import KindName, from_data, to_data
 from jitbatch._saved_trees import Trees
 from jitbatch._saved_values import damaged, dumps, loads
 
@@ -23,8 +22,19 @@ class SavedArena:
 
 
 @dataclass(frozen=True)
+class SavedStep:
+    """A `StepShape` whose kind is a name, with what tables depend on: how many outputs it has, and whether it sums."""
+
+    kind: KindName
+    width: int
+    flows: tuple[bool, ...]
+    outputs: int
+    is_sum: bool
+
+
+@dataclass(frozen=True)
 class Content:
-    """A `PlanStatic` as it is saved. Kinds in steps and phases are names.
+    """A `PlanStatic` as it is saved. Kinds in phases are names.
 
     Attributes:
         function: the name of the function that made the plan.
@@ -58,7 +68,7 @@ class Content:
     is_split: bool
     arenas: tuple[SavedArena, ...]
     phases: tuple[SingleShape | LoopShape, ...] | None
-    steps: tuple[StepShape, ...] | None
+    steps: tuple[SavedStep, ...] | None
     out: str
     out_trees: tuple[int, ...]
     trees: Trees

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from zoo import HIDDEN, INPUT, Params, named, normal, rnn_params
+from zoo import HIDDEN, INPUT, Params, assert_bits, named, normal, rnn_params
 
 from jitbatch import Plan, Static, jitbatch
 
@@ -205,6 +205,7 @@ def main(directory: Path) -> None:
         try:
             plan = pickle.loads(pickled)
             result = case.run(plan)
+            assert_bits(case.run(Plan.load(directory / f"{name}.plan")), result)
             like = case.plan(like=plan)
             results[name] = "ok", result, pickle.dumps(plan), like.summary, case.attached(plan).static is like.static
         except Exception as error:  # told by the test of this case

@@ -62,6 +62,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("saved")
     pickled = {name: pickle.dumps(planned(name)[0]) for name in CASES}
     (directory / "plans").write_bytes(pickle.dumps(pickled))
+    for name in CASES:
+        planned(name)[0].save(directory / f"{name}.plan")
     here = Path(__file__).parent
     env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
     command = [sys.executable, str(here / "saved.py"), str(directory)]
