@@ -13,7 +13,7 @@ help:
 	@echo "make test   lint, type check, unit tests and doctests"
 	@echo "make test-all  the same with slow tests"
 	@echo "make fuzz   N random programs against the plain loop; SEED=1 for others; goes on where it was stopped"
-	@echo "make soak   an hour of random programs, and whether memory grows"
+	@echo "make soak   an hour of random programs, damaged files, and whether memory grows"
 	@echo "make lint   ruff and pyright"
 	@echo "make bench  the benchmarks, some minutes; BENCH='--data DIR --full --minutes N' for all of them, hours"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
@@ -50,6 +50,7 @@ fuzz: .venv/.dev
 
 soak: .venv/.dev
 	cd tests && ../$(BIN)/python -m fuzz --count 1000000 --seconds 3000 --seed $(SEED)
+	cd tests && ../$(BIN)/python -m fuzz.files --seed $(SEED)
 	cd tests && ../$(BIN)/python -m fuzz.memory --seconds 600
 
 lint: .venv/.dev

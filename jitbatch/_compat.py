@@ -124,7 +124,7 @@ def keys_of(words: Any, dtype: Any) -> Any:
 
 def device_memory() -> int:
     """The bytes of memory that arrays can have. jax 0.10: a CPU has no `memory_stats`, and the machine's memory."""
-    stats = jax.devices()[0].memory_stats() or {}
+    stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
     names = getattr(os, "sysconf_names", {})
