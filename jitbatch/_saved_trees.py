@@ -6,7 +6,7 @@ looked at when a tree is opened, not when it is read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from jitbatch._saved_values import (
     find_class,
     has_name,
     is_named_tuple,
+    make_instance,
 )
 from jitbatch._static import Static
 from jitbatch._structure import is_named_tuple as is_plain_named_tuple
@@ -161,8 +162,29 @@ def _describe(part: Any, objects: list[Any] | None) -> tuple[list[Any], list[tup
     if flat is None:
         raise NotData(part)
     children, about = flat
+    names = _field_names(part, children) if is_dataclass(part) else None
+    if names is not None:
+        others = [field.name for field in fields(part) if field.name in vars(part).keys() - {*names}]
+        static = [[name, encode_value(getattr(part, name), objects)] for name in others]
+        node = ["fields", _class(kind, part, objects), names, static]
+        return node, [(f".{name}", child) for name, child in zip(names, children, strict=True)]
     node = ["node", _class(kind, part, objects), encode_value(about, objects), len(children)]
     return node, [(f"<{i}>", child) for i, child in enumerate(children)]
+
+
+def _field_names(part: Any, children: list[Any]) -> list[str] | None:
+    """The fields of a dataclass that are its children, if another instance with the same fields is the same node: what
+    else a library tells JAX of it, as Equinox does of its modules, is then not needed."""
+    with_paths = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda one: one is not part)[0]
+    names = [path[0].name for path, _ in with_paths if hasattr(path[0], "name")]
+    own = getattr(part, "__dict__", {})
+    if len(names) != len(children) or not {*names} <= own.keys() <= {field.name for field in fields(part)}:
+        return None
+    return names if _one_level(part) == _one_level(make_instance(type(part), own)) else None
+
+
+def _one_level(node: Any) -> Any:
+    return jax.tree.structure(node, is_leaf=lambda one: one is not node)
 
 
 def _class(kind: type, part: Any, objects: list[Any] | None) -> Any:
@@ -204,6 +226,8 @@ def _arity(node: Any) -> int:
             return 0
         case ["static", _]:
             return 0
+        case ["fields", _, [*names], [*static]] if all(isinstance(one, list) and len(one) == 2 for one in static):
+            return len(names)
         case ["tuple" | "list", int(count)] | ["named", _, int(count)] | ["node", _, _, int(count)] if count >= 0:
             return count
         case ["dict", *keys]:
@@ -232,6 +256,12 @@ def _maker(node: Any, objects: Sequence[Any]) -> Callable[[list[Any]], Any]:
             if not is_named_tuple(kind) or len(kind._fields) != count:
                 damaged(f"the fields of {class_name(kind)} are others")
             return lambda children: tuple.__new__(kind, children)
+        case ["fields", name, names, static]:
+            kind = _find(name, objects)
+            known = {field: decode_value(value, objects) for field, value in static}
+            if not is_dataclass(kind) or not {*names, *known} <= {field.name for field in fields(kind)}:
+                damaged("an instance has other fields than its class")
+            return lambda children: make_instance(kind, {**known, **dict(zip(names, children, strict=True))})
         case ["node", name, about, count]:
             return _compat.unflatten_one_level(_find(name, objects), decode_value(about, objects), count)
     number = _NUMBERS[node[0]]

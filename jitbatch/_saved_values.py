@@ -10,7 +10,7 @@ import json
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import ModuleType, NoneType
 from typing import Any, NoReturn
@@ -218,9 +218,14 @@ def _make_named(kind: Any, is_tuple: bool, contents: list[Any]) -> Any:
     own = None if is_tuple or not is_dataclass(kind) else fields(kind)
     if own is None or len(contents) != len(own):
         damaged("an instance has other fields than its class")
-    made = object.__new__(kind)  # type: ignore[arg-type]
-    for field, content in zip(own, contents, strict=True):
-        object.__setattr__(made, field.name, content)
+    return make_instance(kind, {field.name: content for field, content in zip(own, contents, strict=True)})
+
+
+def make_instance(kind: Any, contents: Mapping[str, Any]) -> Any:
+    """An instance with these attributes, made without a call of its class."""
+    made = object.__new__(kind)
+    for name, content in contents.items():
+        object.__setattr__(made, name, content)
     return made
 
 

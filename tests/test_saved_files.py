@@ -13,15 +13,17 @@ import sys
 import types
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import nnx
 from saved import cases, chain
 from zoo import INPUT, Params, assert_bits, normal, rnn_params
 
@@ -248,6 +250,54 @@ def test_a_function_in_a_sample_is_refused_by_name_and_pickled() -> None:
     with pytest.raises(PlanError, match="cannot be saved: it holds <function doubled"):
         capacity.to_json()
     assert not Path("nowhere").exists()
+
+
+class Gate(eqx.Module):
+    linear: eqx.nn.Linear
+    bias: Any
+    power: int = eqx.field(static=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Tagged:
+    x: Any
+    tag: str = field(metadata={"static": True})
+
+
+def of_classes(params: Any, sample: Any) -> Any:
+    gate, tagged = sample
+    scale = {"half": 0.5, "double": 2.0}[tagged.tag]
+    return params * scale * (gate.linear(tagged.x) + (0.0 if gate.bias is None else gate.bias)) ** gate.power
+
+
+def test_modules_and_dataclasses_in_samples(tmp_path: Path) -> None:
+    """They are made of their fields. The plan runs in a function that has recorded nothing."""
+    x = np.ones(INPUT, np.float32)
+    linear = eqx.nn.Linear(INPUT, 2, key=jax.random.key(0))
+    samples = [(Gate(linear, None, 2), Tagged(x, "half")), (Gate(linear, x[:2], 1), Tagged(2 * x, "double"))]
+    batched = jitbatch(of_classes)
+    plan = batched.plan(jnp.float32(3), samples)
+    plan.save(tmp_path / "plan")
+    again = jitbatch(of_classes).batch(jnp.float32(3), Plan.load(tmp_path / "plan"))
+    assert_bits(again, batched.batch(jnp.float32(3), plan))
+    want = np.stack([of_classes(jnp.float32(3), sample) for sample in samples])
+    np.testing.assert_allclose(again, want, rtol=1e-6)
+    like = jitbatch(of_classes).plan(jnp.float32(3), samples, like=Capacity.from_json(plan.capacity.to_json()))
+    assert like.capacity == plan.capacity
+
+
+def with_module(params: Any, sample: Any) -> Any:
+    return params * sample["linear"](jnp.ones(2))
+
+
+def test_a_flax_module_in_a_sample_is_refused_by_name_and_pickled() -> None:
+    """What Flax tells JAX of it is not data."""
+    batched = jitbatch(with_module)
+    plan = batched.plan(2.0, [{"linear": nnx.Linear(2, 3, rngs=nnx.Rngs(0))}])
+    with pytest.raises(PlanError, match=r"a sample of the plan at \[0\]\['linear'\] cannot be saved: it holds "):
+        plan.save("nowhere")
+    assert_bits(jitbatch(with_module).batch(2.0, pickle.loads(pickle.dumps(plan))), batched.batch(2.0, plan))
 
 
 def test_a_class_without_a_place_is_refused_by_name() -> None:
@@ -605,6 +655,9 @@ def test_made_up_values(value: Any) -> None:
         {"nodes": [["node", "builtins:int", None, 0]], "trees": [[0]]},
         {"nodes": [["node", f"{__name__}:Scale", None, 0]], "trees": [[0]]},
         {"nodes": [["named", "builtins:tuple", 0]], "trees": [[0]]},
+        {"nodes": [["fields", "builtins:int", [], []]], "trees": [[0]]},
+        {"nodes": [["fields", f"{__name__}:Tagged", ["__class__"], []], ["int"]], "trees": [[0, 1]]},
+        {"nodes": [["fields", f"{__name__}:Tagged", [["x"]], []], ["int"]], "trees": [[0, 1]]},
     ],
     ids=str,
 )
