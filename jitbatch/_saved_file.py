@@ -151,6 +151,8 @@ def _array_of(words: np.ndarray, dtype: Any, shape: Sequence[int]) -> Any:
 
 def write(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file as a whole or not at all: another that is there is replaced once this one is complete."""
+    if len(content) > MAX_BYTES:
+        raise PlanError(f"the plan takes {len(content)} bytes, and a file up to {MAX_BYTES}. Plan smaller minibatches")
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:

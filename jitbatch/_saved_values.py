@@ -23,7 +23,7 @@ from jitbatch._errors import PlanError
 
 CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"
 
-MAX_ELEMENTS = 2**40
+MAX_ELEMENTS = 2**31
 """How many elements an array in a saved sample has at most. No such array is made, but sizes follow from it."""
 
 MAX_AXES = 32
