@@ -22,6 +22,9 @@ from jitbatch._saved_content import Content, SavedStep
 from jitbatch._saved_values import CHANGED, damaged
 from jitbatch._tables import ROW, Kind, Tables
 
+HEADROOM = 16
+"""Sums of one loop have room for as many terms as the longest of all of them, with headroom of its own."""
+
 
 def _check(holds: Any, law: str) -> None:
     if not holds:
@@ -44,14 +47,15 @@ def check_sizes(content: Content) -> None:
     rows = [len(arena.shared) + arena.inputs for arena in arenas]
     if content.phases is None:
         for step in content.steps or ():
-            _check(step.width >= 1 and step.outputs >= 1, "the size of a step")
-            _check(len(step.flows) == step.kind.rows >= 1, "the operands of a step")
+            _check(step.width >= 1 and step.outputs >= 0, "the size of a step")
+            _check(len(step.flows) == step.kind.rows, "the operands of a step")
         return
+    most = max((block.terms for _, block, _, _ in _blocks(content.phases)), default=0)
     for phase, block, reads, writes in _blocks(content.phases):
         margin = phase.margin if isinstance(phase, LoopShape) else 0
         _check(block.capacity >= 1 and margin >= 0 and block.terms >= 0, "the size of a block")
-        _check(0 <= block.longest <= block.terms, "the terms of a sum")
-        _check(len(reads) == len(block.flows) == block.kind.rows >= 1, "the operands of a block")  # type: ignore[attr-defined]
+        _check(0 <= block.longest <= HEADROOM * most, "the terms of a sum")
+        _check(len(reads) == len(block.flows) == block.kind.rows, "the operands of a block")  # type: ignore[attr-defined]
         _check(all(0 <= place < len(arenas) for place in (*reads, *writes)), "an arena that is not there")
         _check(len(writes) == len(block.starts), "the outputs of a block")
         for place, start in zip(writes, block.starts, strict=True):
@@ -145,7 +149,7 @@ def _check_results(plan: Plan, content: Content, outlines: Sequence[int], tables
     capacity = [arena.capacity for arena in content.arenas]
     tables.check_missing(plan.ragged, content.out == "ragged", "ragged results")
     if content.out == "list":
-        _check(not tables.shards and len(plan.out_rows) == len(content.out_arenas), "rows of each result")
+        _check(len(plan.out_rows) == len(content.out_arenas), "rows of each result")
         for places, rows in zip(content.out_arenas, plan.out_rows, strict=True):
             tables.check(rows, (len(places),), np.array([capacity[place] for place in places], np.int64), "results")
         return
@@ -169,7 +173,7 @@ def _check_single(phase: SingleShape, table: Any, capacity: Sequence[int], table
     block = phase.block
     if not block.terms:
         _check(table.keys() == {"operands", "total"}, "the tables of a phase")
-        ends = np.array([[capacity[place]] for place in phase.reads], np.int64)
+        ends = np.array([capacity[place] for place in phase.reads], np.int64)[:, None]
         tables.check(table["operands"], (len(phase.reads), block.capacity), ends, "operands")
     else:
         _check(table.keys() == {"terms", "segments", "total"} and len(phase.reads) == 1, "the tables of a sum")
@@ -235,16 +239,17 @@ def _check_edges(loop: LoopShape, table: Any, place: int, capacity: Sequence[int
 def _check_steps(plan: Plan, content: Content, tables: _Tables) -> None:
     steps: Any = content.steps
     operands, starts = plan.tables.operands, plan.tables.starts
-    _check(not tables.shards and len(steps) == len(operands) == len(starts), "tables for each step")
+    _check(len(steps) == len(operands) == len(starts), "tables for each step")
     tables.check(plan.tables.counts, (len(steps),), 2**31, "how many nodes there are")
     most = max((arena.capacity for arena in content.arenas), default=0)
     written = 0
     for step, own, at in zip(steps, operands, starts, strict=True):
         tables.check(own, (2, None) if step.is_sum else (step.kind.rows, step.width), 2**31, "operands")
-        _check((own[0] if step.is_sum else own).max(initial=0) < most, "operands: a row that is not there")
+        _check(np.all((own[..., :1, :] if step.is_sum else own) < most), "operands: a row that is not there")
         if step.is_sum:
-            _check(own[1].max(initial=0) <= step.width <= round_up(own.shape[1]), "the sums of terms")
-            _check(np.all(np.diff(own[1]) >= 0), "the order of terms")
+            sums = own[..., 1, :]
+            _check(sums.max(initial=0) <= step.width <= round_up(own.shape[-1]), "the sums of terms")
+            _check(np.all(np.diff(sums, axis=-1) >= 0), "the order of terms")
         tables.check(at, (step.outputs,), most, "where the rows of a step begin")
         written += step.width * step.outputs
     for arena in content.arenas:

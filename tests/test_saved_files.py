@@ -763,3 +763,63 @@ def test_texts_are_the_same_in_every_process() -> None:
     case = CASES["fused"]
     texts = {jitbatch(case.fun.__wrapped__).plan(*case.shared, *case.mapped).capacity.to_json() for _ in range(2)}
     assert texts == {case.plan().capacity.to_json()}
+
+
+@jitbatch
+def node(params: Any, h: Any, c: Any) -> Any:
+    return jnp.tanh(params["h"] @ h + c.sum()), jnp.tanh(c + h[:2])
+
+
+def of_two_sums(params: Any, tree: Any) -> Any:
+    """A loop with sums of two classes of values, one of them of two terms at most."""
+    if not isinstance(tree, tuple):
+        return params["h0"] * tree, params["h0"][:2]
+    children = [of_two_sums(params, child) for child in tree]
+    return node(params, sum(h for h, _ in children), sum(c for _, c in children[:2]))
+
+
+def test_sums_in_one_loop_have_room_for_the_terms_of_the_longest(tmp_path: Path) -> None:
+    wide = [tuple(tuple(float(i + j) for j in range(9)) for i in range(2)), (1.0, (2.0, 3.0))]
+    batched = jitbatch(of_two_sums, loops="static")
+    plan = batched.plan(PARAMS, wide, like=batched.plan(PARAMS, wide, like=None))
+    blocks = [block for phase in plan.static.program.phases for block in getattr(phase, "blocks", ())]  # type: ignore[union-attr]
+    assert any(block.longest > block.terms > 0 for block in blocks)
+    plan.save(tmp_path / "plan")
+    assert_bits(batched.batch(PARAMS, Plan.load(tmp_path / "plan")), batched.batch(PARAMS, plan))
+
+
+@pytest.mark.parametrize("options", [{"executor": "dispatch"}, {"out": "list"}, {"out": "ragged"}], ids=str)
+def test_shards_of_every_kind(options: Any, tmp_path: Path) -> None:
+    def fun(params: Params, xs: Any) -> Any:
+        h = chain(params, xs)
+        return [h, h] if "out" in options else h + sum(xs[i, 0] for i in range(len(xs)))
+
+    batched = jitbatch(fun, **options)
+    plan = batched.plan(PARAMS, [ROWS[0], 2 * ROWS[0]], shards=2)
+    plan.save(tmp_path / "plan")
+    again = Plan.load(tmp_path / "plan")
+    for place in range(2):
+        got, want = (batched.batch(PARAMS, one.shard(place)) for one in (again, plan))
+        assert_bits(jax.tree.leaves(got), jax.tree.leaves(want))
+
+
+@jitbatch
+def told(params: Any) -> Any:
+    jax.debug.callback(TOLD.append, params)
+    return 2.0 * params
+
+
+TOLD: list[Any] = []
+
+
+def test_cells_with_effects_that_read_no_row(tmp_path: Path) -> None:
+    batched = jitbatch(lambda params, x: told(params) * x)
+    plan = batched.plan(3.0, [1.0, 2.0])
+    plan.save(tmp_path / "plan")
+    TOLD.clear()
+    assert batched.batch(3.0, Plan.load(tmp_path / "plan")).tolist() == [6.0, 12.0]
+    jax.effects_barrier()
+    calls = len(TOLD)
+    batched.batch(3.0, plan)
+    jax.effects_barrier()
+    assert len(TOLD) == 2 * calls > 0
