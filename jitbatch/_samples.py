@@ -189,7 +189,8 @@ class StepTrace:
         plan = self._held(use, arguments.mapped[0].value)
         if plan is None:
             self.is_complete = False
-            plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
+            with jax.ensure_compile_time_eval():  # samples that are an array are taken apart by JAX
+                plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
         return plan
 
     def _held(self, use: Use, samples: Any) -> Plan | None:

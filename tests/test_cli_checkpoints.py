@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jitbatch import Capacity
+from jitbatch import StepCapacity
 from jitbatch.cli._checkpoints import SECONDS, Checkpoints
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import new_settings
@@ -34,7 +34,7 @@ def trainer_at(task: Task, step: int) -> Trainer:
     trainer.model = jax.tree.map(lambda leaf: leaf + step, trainer.model)
     trainer.best = nnx.state(trainer.model)
     trainer.progress.step, trainer.progress.summed_loss = step, 0.1 * step
-    trainer.rooms["update"] = task.loss.plan(trainer.model, task.train[: step + 1])
+    trainer.steps["update"](trainer.model, trainer.optimizer, task.train[: step + 1])
     return trainer
 
 
@@ -69,7 +69,8 @@ def test_everything_is_restored(task: Task, saved: Path) -> None:
     expected = trainer_at(task, 2)
     assert warnings == []
     assert trainer.progress == expected.progress
-    assert trainer.rooms == {"update": expected.rooms["update"].capacity}  # type: ignore[union-attr]
+    assert trainer.capacities == expected.capacities
+    assert len(trainer.capacities["update"].rooms) == 1
     for ours, theirs in zip(leaves(trainer), leaves(expected), strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.tobytes() == theirs.tobytes()
@@ -174,8 +175,8 @@ def test_progress_and_capacities_that_are_not_those_saved_are_noticed(task: Task
 
 def test_nothing_in_a_checkpoint_is_a_pickle(task: Task, saved: Path) -> None:
     about = json.loads((saved / "2" / "about" / "metadata").read_text())
-    plan: Any = trainer_at(task, 2).rooms["update"]
-    assert {name: Capacity.from_json(text) for name, text in about["rooms"].items()} == {"update": plan.capacity}
+    restored = {name: StepCapacity.from_json(text) for name, text in about["rooms"].items()}
+    assert restored == trainer_at(task, 2).capacities
     for path in saved.rglob("*"):
         if path.is_file():
             assert not path.read_bytes().startswith(b"\x80\x04")  # of pickle's protocols 4 and later

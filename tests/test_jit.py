@@ -200,6 +200,15 @@ def test_several_mapped_arguments_are_all_samples(convert: Any) -> None:
     assert traces(step) == 1
 
 
+@pytest.mark.parametrize("convert", [list, lambda keys: keys])
+def test_a_key_for_each_sample(convert: Any) -> None:
+    noisy = jitbatch(lambda params, tree, key: score(params, tree) + jax.random.normal(key))
+    keys = jax.random.split(jax.random.key(0), len(TREES))
+    step = jb.jit(lambda params, trees, keys: noisy.batch(params, trees, keys))
+    want = jnp.stack([noisy(W, tree, key) for tree, key in zip(TREES, keys, strict=True)])
+    assert_same(step(W, TREES, convert(keys)), want)
+
+
 def test_several_functions_and_several_arguments() -> None:
     @jb.jit
     def step(params: Any, left: Any, right: Any) -> Any:

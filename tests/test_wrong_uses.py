@@ -148,7 +148,11 @@ CALLS: dict[str, tuple[type[Exception], Callable[[], Any], list[str]]] = {
     "loops": (TypeError, lambda: jitbatch(loops="never"), ["loops='never'", "'dynamic'", "'static'"]),
     "dedupe": (TypeError, lambda: jitbatch(dedupe="yes"), ["dedupe='yes' is not True or False"]),
     # Plans
-    "like a number": (TypeError, lambda: product.plan(1.0, [1.0], like=3), ["like=3 is not a plan, the capacity of one"]),
+    "like a number": (
+        TypeError,
+        lambda: product.plan(1.0, [1.0], like=3),
+        ["like=3 is not a plan, the capacity of one"],
+    ),
     "like a plan of another function": (
         ValueError,
         lambda: product.plan(1.0, [1.0], like=combined.plan(1.0, [1.0], [1.0])),

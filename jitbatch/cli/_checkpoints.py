@@ -18,7 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
-from jitbatch import Capacity, Plan
+from jitbatch import StepCapacity
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._trainer import Progress, Trainer
 
@@ -55,7 +55,7 @@ class Checkpoints:
         arrays = _arrays(trainer)
         about = {
             "progress": dataclasses.asdict(trainer.progress),
-            "rooms": {name: capacity.to_json() for name, capacity in _capacities(trainer).items()},
+            "rooms": {name: capacity.to_json() for name, capacity in trainer.capacities.items()},
             "data": _data_digest(trainer),
         }
         about["digest"] = _digest(arrays, about)
@@ -103,7 +103,7 @@ class Checkpoints:
                 "the run cannot be resumed: its training data, or how words in it are numbered, is not what it was "
                 "when the run began. Begin a new run"
             )
-        rooms: dict[str, Plan | Capacity] = {name: Capacity.from_json(text) for name, text in about["rooms"].items()}
+        capacities = {name: StepCapacity.from_json(text) for name, text in about["rooms"].items()}
         progress = Progress(**about["progress"])
         # Nothing can fail from here on, so a trainer is never restored by half.
         model, optimizer, best = jax.tree_util.tree_map_with_path(
@@ -111,7 +111,7 @@ class Checkpoints:
         )
         nnx.update(trainer.model, model)
         nnx.update(trainer.optimizer, optimizer)
-        trainer.best, trainer.rooms, trainer.progress = best, rooms, progress
+        trainer.best, trainer.capacities, trainer.progress = best, capacities, progress
 
     def close(self) -> None:
         self._manager.close()
@@ -147,10 +147,6 @@ def _as_leaf(array: Any, leaf: Any) -> Any:
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _capacities(trainer: Trainer) -> dict[str, Capacity]:
-    return {name: room.capacity if isinstance(room, Plan) else room for name, room in trainer.rooms.items()}
 
 
 def _digest(arrays: dict[str, Any], about: dict[str, Any]) -> str:

@@ -46,11 +46,12 @@ class Display:
     def header(self) -> None:
         self.say("epoch    samples/s    loss   analysis / compile / execution   dev")
 
-    def analysis(self, done: int, samples: int) -> None:
-        """What happens before the first step."""
+    def compiling(self) -> None:
+        """Say what is waited for before the first step."""
         if self._console.is_terminal:
-            after = f"{done:,} of {samples:,} samples" if done < samples else "done, compiling"
-            self._progress.update(self._line, completed=done, total=samples, before="analysis", after=after)
+            self._progress.update(
+                self._line, completed=0, total=self._samples, before="compiling the first step", after=""
+            )
 
     def step(self, step: "Step") -> None:
         if self._console.is_terminal:

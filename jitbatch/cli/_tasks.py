@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jitbatch import Plan, jitbatch
-from jitbatch._prefetch import Ahead
+from jitbatch import jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._files import reason
@@ -39,8 +38,6 @@ class Decorated(Protocol):
     """A decorated function of a model and one sample."""
 
     def __call__(self, model: Any, sample: Any, /) -> Any: ...
-    def plan(self, *args: Any, like: Any = None) -> Plan: ...
-    def plans(self, *args: Any, like: Any = None) -> Ahead[Any]: ...
     def batch(self, *args: Any) -> Any: ...
 
 

@@ -139,7 +139,7 @@ def train(trainer: "Trainer", directory: Path, resume: bool, loop_samples: int) 
         else:
             checkpoints.save(trainer)  # a run can be resumed from the beginning on
         display.header()
-        trainer.on_analysis = display.analysis
+        display.compiling()
         exit_code = run_epochs(trainer, checkpoints, display, log)
         if exit_code == 0:
             report(trainer, display, log, loop_samples)

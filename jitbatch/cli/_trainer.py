@@ -5,10 +5,9 @@ trainer can be saved, and left.
 """
 
 import dataclasses
-import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +18,13 @@ import numpy as np
 import optax
 from flax import nnx
 
-from jitbatch import Capacity, Plan, Ragged
+from jitbatch import Jitted, Ragged, StepCapacity, jit
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._tasks import Decorated, Task
 
 WORK = ("analysis", "compile", "execution")
-"""What time is spent on: waiting for plans, compiling programs for them, running these."""
+"""What time is spent on: planning, compiling programs, and waiting for them to run."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,7 @@ class Trainer:
     Attributes:
         model, optimizer: the Flax module and its `nnx.Optimizer`.
         best: the state of the model after the epoch that was best on the development data.
-        rooms: by name of a program the last plan, or the capacity of one: what the next is planned `like`.
-        on_analysis: called while samples are analysed before their program is compiled, which may take a while: with
-            how many are done, and of how many.
+        steps: by name, the compiled steps: `update`, and `predict` where the task has one.
     """
 
     def __init__(self, task: Task, settings: Settings):
@@ -91,9 +88,19 @@ class Trainer:
         self.optimizer = nnx.Optimizer(self.model, rule, wrt=nnx.Param)
         self.best = nnx.state(self.model)
         self.progress = Progress()
-        self.rooms: dict[str, Plan | Capacity] = {}
-        self.on_analysis: Callable[[int, int], None] = lambda done, samples: None
-        self._update = update_program(task.loss)
+        self.steps: dict[str, Jitted[..., Any]] = {"update": update_step(task.loss, self.batch_size)}
+        if isinstance(task.predict, Decorated):
+            self.steps["predict"] = predict_step(task.predict, self.batch_size)
+
+    @property
+    def capacities(self) -> dict[str, StepCapacity]:
+        """What the compiled steps have room for. A trainer that is given them before it runs has the same programs."""
+        return {name: step.capacity for name, step in self.steps.items()}
+
+    @capacities.setter
+    def capacities(self, capacities: Mapping[str, StepCapacity]) -> None:
+        for name, capacity in capacities.items():
+            self.steps[name].capacity = capacity
 
     # Training
 
@@ -107,7 +114,6 @@ class Trainer:
         progress = self.progress
         order = np.random.default_rng([self.settings.seed, progress.epoch]).permutation(len(self.task.train))
         shuffled = [self.task.train[i] for i in order]
-        self._make_room("update", self.task.loss, shuffled)
         for samples, loss in self._updates(shuffled[progress.samples :]):
             if not math.isfinite(loss):
                 raise CommandError(
@@ -128,11 +134,14 @@ class Trainer:
                     loss = update_loop(self.task.loss, self.model, self.optimizer, chosen)
                 yield chosen, loss
             return
-        for chosen, plan in self._plans("update", self.task.loss, samples):
-            weights = self._weights(len(chosen))
-            run = self._compiled(self._update, self.model, self.optimizer, plan, weights)
+        update = self.steps["update"]
+
+        def run(planned: Any) -> Any:
+            self.model, self.optimizer, value = update(self.model, self.optimizer, planned)
+            return value
+
+        for chosen, value in self._in_turn(update, run, samples):
             with self._clock("execution"):
-                self.model, self.optimizer, value = run(self.model, self.optimizer, plan, weights)
                 loss = float(value)
             yield chosen, loss
 
@@ -149,7 +158,9 @@ class Trainer:
             self.best = nnx.state(self.model)
             progress.best_epoch, progress.best_metric = progress.epoch, metric
         progress.seconds = dict.fromkeys(WORK, 0.0)  # those of an epoch are of its steps alone
-        return Epoch(progress.epoch, progress.step, loss, dev, is_best, speed, seconds, self._update.compilations)
+        return Epoch(
+            progress.epoch, progress.step, loss, dev, is_best, speed, seconds, compilations(self.steps["update"])
+        )
 
     # Evaluation
 
@@ -163,13 +174,10 @@ class Trainer:
             return [one for chosen in self._minibatches(samples) for one in predict(self.model, chosen)]
         if self.settings.executor == "loop":
             return [jax.tree.map(np.asarray, predict(self.model, sample)) for sample in samples]
-        self._make_room("predict", predict, samples)
-        program = predict_program(predict)
+        step = self.steps["predict"]
         found: list[Any] = []
-        for chosen, plan in self._plans("predict", predict, samples):
-            run = self._compiled(program, self.model, plan)
+        for chosen, result in self._in_turn(step, lambda planned: step(self.model, planned), samples):
             with self._clock("execution"):
-                result = run(self.model, plan)
                 rows = result.to_list() if isinstance(result, Ragged) else list(np.asarray(result))
             found += rows[: len(chosen)]
         return found
@@ -181,40 +189,29 @@ class Trainer:
 
     # Parts of the above
 
-    def _plans(self, name: str, function: Decorated, samples: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Plan]]:
-        """Minibatches and their plans, which a thread makes while earlier ones run.
-
-        A minibatch that is smaller than the others is filled up with its own first sample, so that it fits the same
-        program. It costs nothing, since equal calls are computed once.
-        """
+    def _in_turn(
+        self, step: Jitted[..., Any], run: Callable[[Any], Any], samples: Sequence[Any]
+    ) -> Iterator[tuple[Sequence[Any], Any]]:
+        """Minibatches, and what a step returns for each. The next one is planned while the device runs."""
         batches = list(self._minibatches(samples))
-        full = ([*batch, *[batch[0]] * (self.batch_size - len(batch))] for batch in batches)
-        with function.plans(self.model, full, like=self.rooms.get(name)) as plans:
+        with step.prefetch(batches) as planned:
+            following = self._planned(planned)
             for batch in batches:
-                with self._clock("analysis"):
-                    plan = next(plans)
-                self.rooms[name] = plan
-                yield batch, plan
+                before = compilations(step)
+                begin = time.perf_counter()
+                result = run(following)
+                work = "compile" if compilations(step) > before else "execution"
+                self.progress.seconds[work] += time.perf_counter() - begin
+                following = self._planned(planned)
+                yield batch, result
 
-    def _weights(self, samples: int) -> np.ndarray:
-        """Those of a minibatch, such that its loss is the mean of its samples, without what fills it up."""
-        return (np.arange(self.batch_size) < samples).astype(np.float32) / samples
-
-    def _make_room(self, name: str, function: Decorated, samples: Sequence[Any]) -> None:
-        """Plan all minibatches before the first is run, so that the first program has room for nearly all that come."""
-        if self.settings.executor == "batch" and name not in self.rooms:
-            done = 0
-            for chosen, _ in self._plans(name, function, samples):
-                done += len(chosen)
-                self.on_analysis(done, len(samples))
+    def _planned(self, planned: Iterator[Any]) -> Any:
+        with self._clock("analysis"):
+            return next(planned, None)
 
     def _minibatches(self, samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
         for start in range(0, len(samples), self.batch_size):
-            yield samples[start : start + self.batch_size]
-
-    def _compiled(self, program: "Program", *args: Any) -> Callable[..., Any]:
-        with self._clock("compile"):
-            return program.compiled(*args)
+            yield list(samples[start : start + self.batch_size])
 
     @contextmanager
     def _clock(self, work: str) -> Iterator[None]:
@@ -223,49 +220,29 @@ class Trainer:
         self.progress.seconds[work] += time.perf_counter() - begin
 
 
-class Program:
-    """A function that is compiled once for all arguments of equal structure and shapes, apart from being run."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self._jitted = jax.jit(function)
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-
-    def compiled(self, *args: Any) -> Callable[..., Any]:
-        leaves, structure = jax.tree.flatten(args)
-        key = structure, tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-        if key not in self._compiled:
-            self._compiled[key] = self._jitted.lower(*args).compile()
-        return self._compiled[key]
-
-    @property
-    def compilations(self) -> int:
-        return len(self._compiled)
-
-
-# These are cached, so that equal settings are one program within a process.
-
-
-@functools.cache
 def update_rule(learning_rate: float, weight_decay: float, steps: int) -> optax.GradientTransformation:
     schedule = optax.cosine_decay_schedule(learning_rate, steps)
     return optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(schedule, weight_decay=weight_decay))
 
 
-@functools.cache
-def predict_program(predict: Decorated) -> Program:
-    return Program(lambda model, plan: predict.batch(model, plan))
+def update_step(loss: Decorated, batch_size: int) -> Jitted[..., Any]:
+    """Forward, backward and update for a minibatch, which is filled up if it is smaller than the others."""
 
-
-@functools.cache
-def update_program(loss: Decorated) -> Program:
-    """Forward, backward and update for a planned minibatch."""
-
-    def update(model: nnx.Module, optimizer: nnx.Optimizer[Any], plan: Plan, weights: np.ndarray) -> Any:
-        value, gradients = jax.value_and_grad(lambda m: jnp.vdot(loss.batch(m, plan), weights))(model)
+    def update(model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Any) -> Any:
+        weights = samples.mask / samples.mask.sum()
+        value, gradients = jax.value_and_grad(lambda m: jnp.vdot(loss.batch(m, samples), weights))(model)
         optimizer.update(model, gradients)
         return model, optimizer, value
 
-    return Program(update)
+    return jit(update, samples="samples", pad=batch_size)
+
+
+def predict_step(predict: Decorated, batch_size: int) -> Jitted[..., Any]:
+    return jit(lambda model, samples: predict.batch(model, samples), samples="samples", pad=batch_size)
+
+
+def compilations(step: Jitted[..., Any]) -> int:
+    return step.cache_info()["programs"].misses
 
 
 def update_loop(loss: Decorated, model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Sequence[Any]) -> float:
