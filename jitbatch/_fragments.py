@@ -144,7 +144,7 @@ def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int
             return found[place.place]
         if kind is MadeShared:
             return Value(recorder, place.aval, place.aval_number, NODE, None, place.form)
-        return recorder.value(jax.typeof(place.array), place) if kind is ConstantRow else place
+        return recorder.value(place.aval, place) if kind is ConstantRow else place
 
     first_scope = recorder.scopes + 1
     recorder.scopes += fragment.scopes

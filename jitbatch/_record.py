@@ -22,13 +22,14 @@ from jitbatch._leaf import check_returned, make_leaf
 from jitbatch._open import list_elements
 from jitbatch._passed import MANY_LEAVES, Passed, check_holds, code_of
 from jitbatch._rows import Numbers
-from jitbatch._sites import Site, SiteRecorder, describe_function
+from jitbatch._sites import Site, SiteRecorder, combines_computed, describe_function
 from jitbatch._tables import Tables
 from jitbatch._templates import COMPOSITE, ONCE, Composite, Known, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
     NODE,
+    ConstantRow,
     Op,
     SharedSource,
     Value,
@@ -184,9 +185,23 @@ class Recorder(_compat.Trace):
         return value
 
     def arithmetic_with(self, equation: Any, left: Any, right: Any, value: Value) -> Value:
-        """The same on a value and a number."""
+        """An operation on a value and a number, which are `left` and `right`; called by an operator of `Value`."""
         self.check_seen((value,))
-        return self._operate(equation, [left, right], value, self._sites.here(2))
+        site = self._sites.here(2)
+        return self._operate(equation, self._numbers_as_rows([left, right], site), value, site)
+
+    def _numbers_as_rows(self, inputs: list[Any], site: Site) -> list[Any]:
+        """The operands of an operation, with a row in place of a number that Python computed and an operator combines
+        with a row: operations on different numbers are one type. A number that is written in the code is part of what
+        is computed."""
+        if not combines_computed(site) or all(self.numbers.row(value) is None for value in inputs):
+            return inputs
+        return [
+            self.value(aval := plain_aval(value), ConstantRow(np.asarray(value, aval.dtype), aval))
+            if type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0
+            else value
+            for value in inputs
+        ]
 
     def _operate(self, equation: Any, inputs: Sequence[Any], like: Value, site: Site) -> Value:
         """An operation that makes a value of the type of another."""
@@ -209,6 +224,8 @@ class Recorder(_compat.Trace):
             return [value if is_array(value) else self.stage_value(value) for value in outputs]
         out_avals, effects = self._known.abstract.evaluate(primitive, tracers, params)
         op = self._op(tracers)
+        if len(tracers) == 2 and op.site is not None:
+            op.inputs = self._numbers_as_rows([*op.inputs], op.site)
         op.primitive, op.params, op.effects = primitive, params, effects
         outputs = self.record(op, out_avals)
         return outputs if primitive.multiple_results else outputs[0]

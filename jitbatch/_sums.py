@@ -142,6 +142,8 @@ class _Gatherer:
             value = self._origin(made_by.inputs[0])
         if not is_call(op.site) and loop_depth(op.site) <= outside:
             return False
+        if type(value) is Value and type(value.source) is ConstantRow:
+            value = value.source.array
         return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not value
 
     def _gather_chains(self, additions: Sequence[Op], terms: dict[int, Sequence[Any]]) -> None:

@@ -259,7 +259,15 @@ def dropped(w: Any, key: Any, x: Any) -> Any:
     return w["w"] @ jnp.where(jax.random.bernoulli(key, shape=(4,)), x, 0)
 
 
-FACTORS = {factor: scaled(factor) for factor in (0.5, 0.75)}
+def multiplied(factor: Any) -> Any:
+    @jitbatch
+    def cell(w: Any, x: Any) -> Any:
+        return jnp.multiply(jnp.sin(w["w"] @ x), factor)  # the factor
+
+    return cell
+
+
+FACTORS = {factor: multiplied(factor) for factor in (0.5, 0.75)}
 ARRAYS = {n: scaled(np.arange(n, n + 4, dtype=np.float32)) for n in (1, 2)}
 
 ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
@@ -281,7 +289,7 @@ ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
         ),
         FACTORS[0.5],
         "# the factor",
-        ["a Python number in `mul` is 0.5 and 0.75", "pass it as an argument"],
+        ["a Python number in `mul", "is 0.5 and 0.75", "use an operator, or pass it as an argument"],
     ),
     "an array closed over": (
         lambda: jitbatch(lambda w, s: ARRAYS[s[0].value](w, s[1])).explain(PARAMS, [(Static(1), X), (Static(2), X)]),
