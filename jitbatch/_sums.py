@@ -25,6 +25,7 @@ from jitbatch import _compat, _passes
 from jitbatch._canonical import sum_cell
 from jitbatch._extremes import has_extremes, reduce_pairs
 from jitbatch._sites import is_call, loop_depth
+from jitbatch._splits import without_unread
 from jitbatch._totals import apart
 from jitbatch._turns import mark_turns
 from jitbatch._values import NODE, SOURCES, ConstantRow, Op, Value, new_value, root, within_body
@@ -44,6 +45,7 @@ def gather_sums(
             that is called with others as well.
         read: the numbers of values that nodes read.
     """
+    ops = without_unread(ops, results, read)
     if not _passes.runs("sums"):
         return apart(ops)
     gatherer = _Gatherer(ops, results, wanted, arguments, read)

@@ -119,3 +119,32 @@ def test_numbers_keep_the_weak_type_that_python_gives_them() -> None:
     for got, *want in zip(jitbatch(halves).batch(W, samples), *[halves(W, xs) for xs in samples], strict=True):
         assert {got.dtype} == {one.dtype for one in want}
         np.testing.assert_array_equal(np.float32(got), np.float32(want))
+
+
+@jitbatch
+def shifted(p: Any, x: Any, n: Any, m: Any) -> Any:
+    return jnp.tanh(x @ p["w"]) * n + m * jnp.float32(n)
+
+
+def test_numbers_that_are_arguments_are_those_of_each_call() -> None:
+    def fun(p: Any, xs: Any) -> Any:
+        return shifted(p, xs[0], len(xs), jnp.float32(len(xs)) * 2)
+
+    samples = [vectors(n) for n in (2, 3, 5)]
+    want = [fun(W, xs) for xs in samples]
+    batched = jitbatch(fun)
+    for _ in range(2):
+        np.testing.assert_allclose(batched.batch(W, samples), want, rtol=1e-5)
+    assert_same(batched.batch(W, samples[::-1]), stack(want[::-1]), rtol=1e-5)
+
+
+def test_numbers_that_jnp_made_of_python_s_are_data() -> None:
+    def fun(p: Any, xs: Any) -> Any:
+        count = jnp.zeros((), jnp.int32)
+        for _ in xs:
+            count = count + 1
+        return (xs[0] @ p["w"]) / jnp.float32(len(xs)) - count.astype(jnp.float32)
+
+    samples = [vectors(n) for n in (2, 3, 5)]
+    assert jitbatch(fun).plan(W, samples).summary.types == 1
+    np.testing.assert_allclose(jitbatch(fun).batch(W, samples), [fun(W, xs) for xs in samples], rtol=1e-5)
