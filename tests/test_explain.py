@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 from collections.abc import Callable
@@ -401,3 +402,20 @@ def test_many_shapes_are_one_advice() -> None:
     (advice,) = [advice for advice in report.advice if "shapes" in advice.text]
     assert "9 types instead of one" in advice.text
     assert "(9 in all)" in advice.text
+
+
+def test_cells_are_sorted_by_what_they_take_to_compile() -> None:
+    small = jitbatch(lambda w, x: w["w"] @ x)
+    large = jitbatch(lambda w, x: functools.reduce(lambda y, _: jnp.tanh(w["w"] @ y), range(20), x))
+
+    def both(w: Any, x: Any) -> Any:
+        return sum(small(w, x + i) for i in range(9)) + large(w, x)
+
+    for measure in (False, True):
+        report = jitbatch(both).explain(PARAMS, [X, X], measure=measure)
+        seconds = [cell.compile for cell in report.cells]
+        assert seconds == sorted(seconds, reverse=True)
+        assert report.cells[0].main.equations == 40
+        assert seconds[0] > 0
+        assert "compile" in str(report)
+        assert ("compilation, by which they are sorted, estimated from equations" in str(report)) == (not measure)
