@@ -37,11 +37,12 @@ class Constants:
         return self._output(value)
 
     def _evaluate(self, op: Op) -> list[Any] | None:
-        inputs = [self._output(given) if type(given) is Value else _concrete(given) for given in op.inputs]
-        if any(given is None for given in inputs):
-            return None
-        avals = [jax.typeof(given) for given in op.inputs]
-        numbers = [given.item() if aval.weak_type else given for given, aval in zip(inputs, avals, strict=True)]
+        numbers: list[Any] = []
+        for given in op.inputs:
+            number = self._output(given) if type(given) is Value else _concrete(given)
+            if number is None:
+                return None
+            numbers.append(number.item() if jax.typeof(given).weak_type else number)
         with _compat.eval_context():
             outputs = op.primitive.bind(*numbers, **op.params)
         return [np.asarray(one) for one in (outputs if op.primitive.multiple_results else [outputs])]
