@@ -12,6 +12,7 @@ from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._jit import Jitted as Jitted
 from jitbatch._jit import StepCapacity as StepCapacity
 from jitbatch._jit import jit as jit
+from jitbatch._keys import Keys as Keys
 from jitbatch._malloc import keep_memory as keep_memory
 from jitbatch._plan import Plan as Plan
 from jitbatch._ragged import Ragged as Ragged
@@ -26,6 +27,7 @@ __all__ = [
     "Capacity",
     "JitbatchError",
     "Jitted",
+    "Keys",
     "Plan",
     "Ragged",
     "RecompileWarning",

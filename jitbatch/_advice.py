@@ -179,7 +179,8 @@ def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Differe
         if not a.shape:
             return Difference(
                 where, f"a Python number in {what} is {{}}", (_short(one.constant), _short(other.constant)),
-                "A number that is closed over is part of what is computed: pass it as an argument",
+                "A number that is given to a function is part of what is computed, unlike one that an operator "
+                "combines with a value (x * n): use an operator, or pass it as an argument of a decorated function",
             )  # fmt: skip
         return Difference(
             where, f"a constant array {a.str_short()} in {what} differs from call to call", ("", ""),

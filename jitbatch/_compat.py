@@ -30,9 +30,15 @@ jaxpr_as_fun = jex.jaxpr_as_fun
 JaxprEqn = jex.JaxprEqn
 jaxprs_in_params = jex.jaxprs_in_params
 set_current_trace = jex.set_current_trace
+eval_context = core.eval_context
 
 # New in jax 0.10, and not among the public primitives: `jnp.stack` is one operation.
 stack_p = jax.make_jaxpr(lambda x: jax.numpy.stack([x, x]))(0.0).eqns[-1].primitive
+
+# Among the public primitives are those that make keys, and not these two (jax 0.10).
+random_wrap_p, _, random_unwrap_p = (
+    equation.primitive for equation in jax.make_jaxpr(jax.random.fold_in)(jax.random.PRNGKey(0), np.uint32(0)).eqns
+)
 
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
 jit_p = primitives.jit_p
@@ -109,10 +115,13 @@ KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 def dtype_named(name: str) -> Any:
     """The dtype that `str` gives this name, also of typed PRNG keys."""
-    if not name.startswith("key<"):
-        return jax.numpy.dtype(name)
-    dtypes = [jax.random.key(0, impl=impl).dtype for impl in KEY_IMPLEMENTATIONS]
-    return next(dtype for dtype in dtypes if str(dtype) == name)
+    return key_named(name).dtype if name.startswith("key<") else jax.numpy.dtype(name)
+
+
+def key_named(name: str) -> Any:
+    """Some typed PRNG key of the dtype that `str` gives this name."""
+    keys = [jax.random.key(7, impl=impl) for impl in KEY_IMPLEMENTATIONS]
+    return next(key for key in keys if str(key.dtype) == name)
 
 
 def keys_of(words: Any, dtype: Any) -> Any:

@@ -12,6 +12,8 @@ from jitbatch._each import EachProgram
 from jitbatch._errors import PlanError
 from jitbatch._executed import Executed, read_back
 from jitbatch._flops import flops_of
+from jitbatch._known import known_costs
+from jitbatch._measure import StepTimes
 from jitbatch._plan import Plan, PlanStatic
 from jitbatch._report import CellReport, ColumnReport, NodeReport, PartReport, Report, StepReport, Times
 from jitbatch._schedule import agenda, depth
@@ -48,7 +50,7 @@ class Group(NamedTuple):
 
 
 def explain_plan(
-    plan: Plan, times: Times | None = None, seconds: Mapping[tuple[Kind, int], float] | None = None
+    plan: Plan, times: Times | None = None, seconds: Mapping[tuple[Kind, int], StepTimes] | None = None
 ) -> Report:
     """The report of a plan.
 
@@ -69,7 +71,8 @@ def explain_plan(
     executed = read_back(plan)
     groups = find_groups(plan)
     step_seconds = [_step_seconds(executed.kinds[step.type], step.width, seconds) for step in executed.steps]
-    cells, part_of = _cells(groups, executed, step_seconds)
+    compile_seconds = _compile_seconds(executed, static.executor == "fused", seconds)
+    cells, part_of = _cells(groups, executed, step_seconds, compile_seconds)
     of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
     users = Counter(step for nodes in of_sample for step in set(executed.node_step[nodes].tolist()))
     drawn = _choose(of_sample)
@@ -122,7 +125,7 @@ def _explain_each(plan: Plan, times: Times) -> Report:
     name, where = describe_source(plan.static.owner.__wrapped__)
     cells, steps = [], []
     for number, count in enumerate(structures.values()):
-        part = PartReport("", count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples)
+        part = PartReport("", count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples, 0.0)
         cells.append(CellReport(f"{name} (structure {number})", where, "", count, (part,)))
         steps += [StepReport(number, 0, 0, 1, 1, 1, 0.0)] * count
     return _report(
@@ -165,7 +168,7 @@ def find_groups(plan: Plan) -> list[Group]:
 
 
 def _cells(
-    groups: Sequence[Group], executed: Executed, step_seconds: Sequence[float]
+    groups: Sequence[Group], executed: Executed, step_seconds: Sequence[float], compile_seconds: Mapping[int, float]
 ) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
     """The cells, and for each type that runs its cell and part."""
     running = {step.type for step in executed.steps}  # there may be room for types that the batch does not have
@@ -177,11 +180,14 @@ def _cells(
         own = [(name, kind, type_of[kind]) for name, kind in group.parts if kind in type_of]
         own = [part for part in own if part[2] not in taken]  # equal hoists of two cells are one type
         taken.update(number for *_, number in own)
-        parts = tuple(_part(name, kind, number, executed, step_seconds, total) for name, kind, number in own)
+        parts = tuple(
+            _part(name, kind, number, executed, step_seconds, total, compile_seconds[number])
+            for name, kind, number in own
+        )
         if parts:
             cell = CellReport(group.source.name, group.source.where, _shapes(group.cell), group.calls, parts)
             found.append((cell, [number for *_, number in own]))
-    found.sort(key=lambda one: -one[0].share)
+    found.sort(key=lambda one: (-one[0].compile, -one[0].share))
     part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}
     return tuple(cell for cell, _ in found), part_of
 
@@ -199,8 +205,9 @@ def _numbered(cells: Sequence[CellReport]) -> tuple[CellReport, ...]:
 
 
 def _part(
-    name: str, kind: Kind, number: int, executed: Executed, step_seconds: Sequence[float], total: float
-) -> PartReport:
+    name: str, kind: Kind, number: int, executed: Executed, step_seconds: Sequence[float], total: float,
+    compile_seconds: float,
+) -> PartReport:  # fmt: skip
     steps = [(step, at) for step, at in zip(executed.steps, step_seconds, strict=True) if step.type == number]
     counts = [step.count for step, _ in steps]
     seconds = sum(at for _, at in steps)
@@ -216,6 +223,7 @@ def _part(
         flops=flops_of(kind.cell.jaxpr),
         seconds=seconds,
         share=seconds / total,
+        compile=compile_seconds,
     )
 
 
@@ -227,9 +235,25 @@ def _shapes(kind: Kind) -> str:
     return f"{names(rows)}{', ...' if kind.is_variadic else ''} -> {names(kind.cell.out_avals)}"
 
 
-def _step_seconds(kind: Kind, width: int, seconds: Mapping[tuple[Kind, int], float] | None) -> float:
+def _compile_seconds(
+    executed: Executed, is_fused: bool, measured: Mapping[tuple[Kind, int], StepTimes] | None
+) -> dict[int, float]:
+    """What each type that runs takes to compile, in all its widths: measured, or estimated from its equations."""
+    costs = known_costs()
+    found: dict[int, float] = {}
+    for number, width in {(step.type, step.width) for step in executed.steps}:
+        kind = executed.kinds[number]
+        if measured is not None and (kind, width) in measured:
+            one = measured[kind, width].compile
+        else:
+            one = len(kind.cell.jaxpr.eqns) * costs.equation + (0 if is_fused else costs.program)
+        found[number] = found.get(number, 0.0) + one
+    return found
+
+
+def _step_seconds(kind: Kind, width: int, seconds: Mapping[tuple[Kind, int], StepTimes] | None) -> float:
     if seconds is not None and (kind, width) in seconds:
-        return seconds[kind, width]
+        return seconds[kind, width].run
     return LAUNCH + width * max(flops_of(kind.cell.jaxpr), 1) / RATE
 
 

@@ -108,6 +108,7 @@ def make_fragment(
     for number, op in enumerate(body.ops):
         kept = Op((), 0, 0, _without_frames(op.site, frames))
         kept.primitive, kept.params, kept.effects, kept.index = op.primitive, op.params, op.effects, op.index
+        kept.turn = op.turn
         avals = tuple((value.aval, value.aval_number) for value in op.outputs)
         inputs = tuple(map(place, op.inputs))
         copied.append(Copied(kept, inputs, op.scope - body.scope, op.at - body.nodes, avals))
@@ -144,13 +145,14 @@ def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int
             return found[place.place]
         if kind is MadeShared:
             return Value(recorder, place.aval, place.aval_number, NODE, None, place.form)
-        return recorder.value(jax.typeof(place.array), place) if kind is ConstantRow else place
+        return recorder.value(place.aval, place) if kind is ConstantRow else place
 
     first_scope = recorder.scopes + 1
     recorder.scopes += fragment.scopes
     for known, inputs, scope, at, avals in fragment.operations:
         op = Op([find(value) for value in inputs], first_scope + scope, nodes + at, known.site)
         op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
+        op.turn = known.turn
         op.outputs = [Value(recorder, aval, number, op) for aval, number in avals]
         numbers.place(op)
         made.append(op.outputs)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,15 @@ def time_run(run: Callable[[], Any]) -> tuple[float, float]:
     return max(first - again, 0.0), again
 
 
-def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, int], float]:
-    """The seconds of a step, by its kind and width: the vmapped cell alone, on rows of zeros, without what JAX takes to
+class StepTimes(NamedTuple):
+    """Seconds that a vmapped cell takes to run and to compile."""
+
+    run: float
+    compile: float
+
+
+def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, int], StepTimes]:
+    """The times of a step, by its kind and width: the vmapped cell alone, on rows of zeros, without what JAX takes to
     call it. Sums are left out."""
     executed = read_back(plan)
     wanted = {(executed.kinds[step.type], step.width) for step in executed.steps}
@@ -46,11 +53,7 @@ def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, 
     call = jax.jit(lambda x: x)
     call(0.0)
     calling = best_of(lambda: call(0.0))
-    return {
-        (kind, width): max(_time_step(kind, width, shared) - calling, SHORTEST)
-        for kind, width in wanted
-        if _can_be_timed(kind)
-    }
+    return {(kind, width): _time_step(kind, width, shared, calling) for kind, width in wanted if _can_be_timed(kind)}
 
 
 def _can_be_timed(kind: Kind) -> bool:
@@ -58,12 +61,12 @@ def _can_be_timed(kind: Kind) -> bool:
     return not kind.is_variadic and not kind.cell.has_effects and not keys
 
 
-def _time_step(kind: Kind, width: int, shared: Mapping[int, Any]) -> float:
+def _time_step(kind: Kind, width: int, shared: Mapping[int, Any], calling: float) -> StepTimes:
     operands = [
         jnp.zeros((width, *aval.shape), aval.dtype) if bound == ROW else shared[bound]
         for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True)
     ]
     axes = tuple(0 if bound == ROW else None for bound in kind.binding)
     step = jax.jit(jax.vmap(kind.cell, in_axes=axes, axis_size=width))
-    jax.block_until_ready(step(*operands))
-    return best_of(lambda: step(*operands))
+    compilation, run = time_run(lambda: step(*operands))
+    return StepTimes(max(run - calling, SHORTEST), compilation)

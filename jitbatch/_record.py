@@ -14,21 +14,25 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.extend.core import primitives
 
 from jitbatch import _compat
+from jitbatch._constants import Constants
 from jitbatch._errors import ControlFlowError, LeakError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment, may_be_kept
 from jitbatch._leaf import check_returned, make_leaf
 from jitbatch._open import list_elements
 from jitbatch._passed import MANY_LEAVES, Passed, check_holds, code_of
 from jitbatch._rows import Numbers
-from jitbatch._sites import Site, SiteRecorder, describe_function
+from jitbatch._sites import Site, SiteRecorder, combines_computed, describe_function
+from jitbatch._splits import split_of
 from jitbatch._tables import Tables
 from jitbatch._templates import COMPOSITE, ONCE, Composite, Known, Template, further_row, leaf_template
 from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
     NODE,
+    ConstantRow,
     Op,
     SharedSource,
     Value,
@@ -78,8 +82,14 @@ class Recorder(_compat.Trace):
         self._calls = self._first_calls = self._walked = 0
         self._exposed: list[int | None] = []
         self._hidden: dict[int | None, Callable[..., Any]] = {}
+        self._constants = Constants()
         self._arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of NumPy's by `id`, and as they were last
         self.passed = Passed(tables, self.numbers, sample, known.walks)
+
+    @property
+    def scope(self) -> int:
+        """The number of the decorated call whose body runs, 0 for the sample's function."""
+        return self._scope
 
     def release(self) -> None:
         """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
@@ -88,6 +98,7 @@ class Recorder(_compat.Trace):
         self.ops, self.gathered = [], []
         self.passed.release()
         self.numbers.elements.clear()
+        self._constants.clear()
         self._arrays.clear()
         self._hidden.clear()
         self._sites.forget()
@@ -145,6 +156,8 @@ class Recorder(_compat.Trace):
         length = None
         if isinstance(index, int):
             element = self.numbers.element(value, index)
+            if element is None:
+                element = self._key_of_split(value, index)
             if element is not None:
                 return element
         else:
@@ -156,6 +169,19 @@ class Recorder(_compat.Trace):
         self.ops.append(op)
         self._expose(op.outputs)
         return op.outputs[0]
+
+    def _key_of_split(self, value: Value, index: int) -> Value | None:
+        """A row of a split key, if that can be recorded apart from the others."""
+        split = split_of(value)
+        if split is None or self.numbers.row(split.key) is None:
+            return None
+        before = len(self.ops)
+        key = self.process_primitive(primitives.random_fold_in_p, [split.key, np.uint32(index)], {})
+        if split.is_unwrapped:
+            key = self.process_primitive(_compat.random_unwrap_p, [key], {})
+        for op in self.ops[before:]:  # each row is a group of its own: there are as many as there are children
+            op.turn = id(value.source), index
+        return key
 
     def rows(self, value: Value) -> Iterator[Value]:
         """What iterating over a value gives."""
@@ -184,9 +210,24 @@ class Recorder(_compat.Trace):
         return value
 
     def arithmetic_with(self, equation: Any, left: Any, right: Any, value: Value) -> Value:
-        """The same on a value and a number."""
+        """An operation on a value and a number, which are `left` and `right`; called by an operator of `Value`."""
         self.check_seen((value,))
-        return self._operate(equation, [left, right], value, self._sites.here(2))
+        site, inputs = self._sites.here(2), [left, right]
+        return self._operate(
+            equation, self._numbers_as_rows(inputs) if combines_computed(site) else inputs, value, site
+        )
+
+    def _numbers_as_rows(self, inputs: list[Any]) -> list[Any]:
+        """The operands of an operation, with a row in place of a number that is combined with a row: operations on
+        different numbers are one type. For what Python computed and an operator combines, and for what is folded into a
+        key; a number that is written in the code is part of what is computed."""
+        if all(self.numbers.row(value) is None for value in inputs):
+            return inputs
+        found = [None if self.numbers.row(value) is not None else self._constants.find(value) for value in inputs]
+        return [
+            value if number is None else self.value(plain_aval(value), ConstantRow(number, plain_aval(value)))
+            for value, number in zip(inputs, found, strict=True)
+        ]
 
     def _operate(self, equation: Any, inputs: Sequence[Any], like: Value, site: Site) -> Value:
         """An operation that makes a value of the type of another."""
@@ -209,6 +250,9 @@ class Recorder(_compat.Trace):
             return [value if is_array(value) else self.stage_value(value) for value in outputs]
         out_avals, effects = self._known.abstract.evaluate(primitive, tracers, params)
         op = self._op(tracers)
+        if len(tracers) == 2 and op.site is not None:
+            is_data = primitive is primitives.random_fold_in_p or combines_computed(op.site)
+            op.inputs = self._numbers_as_rows([*op.inputs]) if is_data else op.inputs
         op.primitive, op.params, op.effects = primitive, params, effects
         outputs = self.record(op, out_avals)
         return outputs if primitive.multiple_results else outputs[0]

@@ -24,6 +24,7 @@ class PartReport:
         flops: estimated operations of one node.
         seconds: of all its steps together, estimated or measured.
         share: of the time of all cells.
+        compile: seconds that it takes to compile, in every width that runs: measured, or estimated from its equations.
     """
 
     name: str
@@ -37,6 +38,7 @@ class PartReport:
     flops: int
     seconds: float
     share: float
+    compile: float
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ class CellReport:
     @property
     def share(self) -> float:
         return sum(part.share for part in self.parts)
+
+    @property
+    def compile(self) -> float:
+        return sum(part.compile for part in self.parts)
 
     def equations(self, name: str) -> int:
         """How many equations are hoisted (`"hoist"`), in the `"core"`, or in the `"sink"`."""
@@ -147,7 +153,7 @@ class Report:
         steps: how many vmapped executions run instead; `lower_bound` is the least that any schedule needs.
         rows, padded_rows: how many nodes run, and how many rows are computed for them.
         levels: the length of the longest path.
-        cells: the cell types, the costliest first.
+        cells: the cell types; those that take longest to compile first.
         columns, step_list: the steps in the order of execution.
         sample, sample_nodes: one sample's graph, equal calls merged.
         granularity, policy, executor, reason: what was chosen, and why.

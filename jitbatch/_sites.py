@@ -8,7 +8,7 @@ import dis
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -19,6 +19,9 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
+_LAYERS = tuple(f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in ("flax", "equinox", "haiku", "optax"))
+_OPERATORS = frozenset({"BINARY_OP", "COMPARE_OP"})
+_FIXED_LOADS = ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_GLOBAL", "LOAD_NAME")
 
 
 LIBRARY, USER, RECURSIVE = range(3)
@@ -119,6 +122,49 @@ def _calls(code: CodeType) -> frozenset[int]:
 def is_call(site: Site) -> bool:
     """Whether the user's code calls something there, such as `sum`, as opposed to an operator."""
     return bool(site.chain) and site.chain[0][1] in _calls(site.chain[0][0].f_code)
+
+
+_operators: dict[int, tuple[CodeType, frozenset[int]]] = {}
+"""By the `id` of a code object, held as in `_code_kinds`: its operators that combine what was computed."""
+
+
+def combines_computed(site: Site) -> bool:
+    """Whether the user's code has an operator there, neither operand of which is written in the code as a number, a
+    global name or an attribute of `self`: these are the same whenever the operator runs. So are the numbers that
+    libraries of layers compute with, such as the epsilon of a normalisation."""
+    if not site.chain:
+        return False
+    frame, instruction = site.chain[0]
+    code = frame.f_code
+    found = _operators.get(id(code))
+    if found is None:
+        if len(_operators) > 4096:
+            _operators.clear()
+        found = _operators[id(code)] = (code, frozenset(_computing_operators(code)))
+    return instruction in found[1]
+
+
+def _computing_operators(code: CodeType) -> Iterator[int]:
+    if any(folder in code.co_filename for folder in _LAYERS):
+        return
+    instructions = list(dis.get_instructions(code))
+
+    def is_fixed(place: int) -> bool:
+        """Whether what lies on top of the stack before an instruction was loaded as it is."""
+        if place < 2 or instructions[place].is_jump_target:
+            return False
+        before, load = instructions[place - 2 : place]
+        is_setting = load.opname == "LOAD_ATTR" and before.argval == "self"
+        return is_setting or load.opname.startswith(_FIXED_LOADS)
+
+    for place, instruction in enumerate(instructions):
+        if instruction.opname in _OPERATORS and not is_fixed(place):
+            begin, pushed = place, 0  # of the instructions that make the right operand
+            while begin > 0 and pushed < 1:
+                begin -= 1
+                pushed += dis.stack_effect(instructions[begin].opcode, instructions[begin].arg, jump=False)
+            if not is_fixed(begin):
+                yield instruction.offset
 
 
 def loop_depth(site: Site) -> int:

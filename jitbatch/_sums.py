@@ -8,9 +8,13 @@ What is a sum over a variable number of values, and what is arithmetic inside a 
 accumulates when its place in the code comes again on a path of additions that nothing else reads, or when it begins
 with zero, as Python's `sum` does. A path goes only through results with one reader: a running total that is read
 on the way is left as it is, since its terms would be added again for every reader.
+
+A sum has the dtype that the additions have. Terms of another dtype, which JAX converts before it adds them, are
+converted one by one; so are the rows of a stack that is converted before it is reduced.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +25,7 @@ from jitbatch import _compat, _passes
 from jitbatch._canonical import sum_cell
 from jitbatch._extremes import has_extremes, reduce_pairs
 from jitbatch._sites import is_call, loop_depth
+from jitbatch._splits import without_unread
 from jitbatch._totals import apart
 from jitbatch._turns import mark_turns
 from jitbatch._values import NODE, SOURCES, ConstantRow, Op, Value, new_value, root, within_body
@@ -40,6 +45,7 @@ def gather_sums(
             that is called with others as well.
         read: the numbers of values that nodes read.
     """
+    ops = without_unread(ops, results, read)
     if not _passes.runs("sums"):
         return apart(ops)
     gatherer = _Gatherer(ops, results, wanted, arguments, read)
@@ -106,7 +112,7 @@ class _Gatherer:
     # Chains of additions
 
     def _addends(self, op: Op) -> Sequence[Any] | None:
-        """What an addition adds: values of one shape and dtype, without a zero that it begins with."""
+        """What an addition adds: values of one shape, without a zero that it begins with."""
         left, right, *further = op.inputs
         if further:
             first = self._two_addends(op, left, right)
@@ -118,12 +124,12 @@ class _Gatherer:
         total = op.outputs[0]
         if _is_plain_term(left, total) and _is_plain_term(right, total):
             return left, right
-        are_same = _same_class(left, total), _same_class(right, total)
-        if are_same[1] and self._starts_from_zero(op, left):
+        may_be_terms = _may_be_term(left, total), _may_be_term(right, total)
+        if may_be_terms[1] and self._starts_from_zero(op, left):
             return (right,)
-        if are_same[0] and self._starts_from_zero(op, right):
+        if may_be_terms[0] and self._starts_from_zero(op, right):
             return (left,)
-        return (left, right) if all(are_same) else None
+        return (left, right) if all(may_be_terms) else None
 
     def _starts_from_zero(self, op: Op, value: Any) -> bool:
         """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
@@ -138,6 +144,8 @@ class _Gatherer:
             value = self._origin(made_by.inputs[0])
         if not is_call(op.site) and loop_depth(op.site) <= outside:
             return False
+        if type(value) is Value and type(value.source) is ConstantRow:
+            value = value.source.array
         return type(value) is not Value and not _compat.is_tracer(value) and np.ndim(value) == 0 and not value
 
     def _gather_chains(self, additions: Sequence[Op], terms: dict[int, Sequence[Any]]) -> None:
@@ -188,8 +196,15 @@ class _Gatherer:
         return type(origin) is Value and self.uses.get(id(origin)) == 1 and origin.row not in self.read
 
     def _replace(self, op: Op, terms: list[Any]) -> None:
+        made: list[Op] = []
+        dtype = op.outputs[0].aval.dtype
+        for place, term in enumerate(terms):
+            aval = jax.typeof(term)
+            if aval.dtype != dtype:
+                made.append(_step(_conversion(aval, dtype), [term], op))
+                terms[place] = made[-1].outputs[0]
         total = _sum(terms, op, op.outputs[0])
-        self.replaced[id(op)] = [total]
+        self.replaced[id(op)] = [*made, total]
         self.sums.append((total, op))
 
     # Reductions of stacks
@@ -202,7 +217,7 @@ class _Gatherer:
                 reductions.setdefault(id(found.stacked), (found.stacked, []))[1].append(found)
         for stacked, found in reductions.values():
             if self.uses.get(id(stacked)) == len(found) and stacked.row not in self.read:
-                self.dropped.add(id(stacked.source))
+                self.dropped |= {id(stacked.source), id(found[0].stack)}
                 for one in found:
                     self._replace_reduction(one)
 
@@ -211,8 +226,8 @@ class _Gatherer:
         if len(op.outputs) != 1 or type(op.inputs[0]) is not Value:
             return None
         stacked = self._origin(op.inputs[0])
-        stack = stacked.source if type(stacked) is Value else None
-        if not isinstance(stack, Op) or stack.primitive is not _compat.stack_p:
+        stack, conversion = self._stack_of(stacked)
+        if stack is None:
             return None
         equations = _equations(op)
         widened = len(equations) > 1 and equations[0].primitive is primitives.convert_element_type_p
@@ -227,15 +242,31 @@ class _Gatherer:
         reads = {atom for eqn in equations[widened + 1 :] for atom in (*eqn.invars, result) if _is_var(atom)}
         if not _is_var(result) or not reads <= {v for eqn in equations[widened:] for v in eqn.outvars}:
             return None
-        return _Reduction(op, stacked, equations, widened, result) if self.wanted(stack.inputs) else None
+        conversions = [*conversion, *equations[:widened]]
+        found = _Reduction(op, stacked, stack, conversions, equations[widened:], result)
+        return found if self.wanted(stack.inputs) else None
+
+    def _stack_of(self, value: Any) -> tuple[Op | None, Sequence[Any]]:
+        """The operation that stacks what a value is made of, and the equation that converted it if one did."""
+        op = value.source if type(value) is Value else None
+        if not isinstance(op, Op):
+            return None, ()
+        if op.primitive is _compat.stack_p:
+            return op, ()
+        if op.primitive is primitives.convert_element_type_p and self._is_private(op.inputs[0]):
+            stack = self._origin(op.inputs[0]).source
+            if isinstance(stack, Op) and stack.primitive is _compat.stack_p:
+                return stack, _equations(op)
+        return None, ()
 
     def _replace_reduction(self, found: "_Reduction") -> None:
-        op, stacked, equations, widened, result = found
-        terms, reduction = list(stacked.source.inputs), equations[widened]
+        op, _, stack, conversions, (reduction, *following), result = found
+        terms = list(stack.inputs)
         made: list[Op] = []
-        if widened:  # short integers, bools and short floats are summed in a type that has room for the sum
-            made += [_step(equations[0], [term], op, jax.typeof(term).shape) for term in terms]
-            terms = [step.outputs[0] for step in made]
+        for conversion in conversions:
+            steps = [_step(conversion, [term], op, jax.typeof(term).shape) for term in terms]
+            terms = [step.outputs[0] for step in steps]
+            made += steps
         if reduction.primitive is primitives.reduce_sum_p:
             total = _sum(terms, op, new_value(op, jax.typeof(terms[0])))
             made.append(total)
@@ -245,7 +276,7 @@ class _Gatherer:
             reduced = reduce_pairs(terms, reduction.primitive, op, made)
         # What follows the reduction in the same operation: the division of a mean, whose divisor is an operand.
         env: dict[Any, Any] = {reduction.outvars[0]: reduced}
-        for equation in equations[widened + 1 :]:
+        for equation in following:
             step = _step(equation, [_operand(atom, env, op, equation, len(terms)) for atom in equation.invars], op)
             env.update(zip(equation.outvars, step.outputs, strict=True))
             made.append(step)
@@ -254,13 +285,23 @@ class _Gatherer:
 
 
 class _Reduction(NamedTuple):
-    """An operation that reduces a stack: its equations, whether the first of them converts what is stacked to a type
-    that has room for the result, and the variable that this is."""
+    """An operation that reduces a stack.
+
+    Attributes:
+        op: the operation.
+        stacked: the value that it reads: a stack, or that in another dtype.
+        stack: the operation that stacks.
+        conversions: equations that convert what is stacked; the last may be the operation's own, since short integers,
+            bools and short floats are summed in a type that has room for the sum.
+        equations: the reduction, and what follows it in the operation.
+        result: the variable that the operation makes.
+    """
 
     op: Op
     stacked: Value
+    stack: Op
+    conversions: Sequence[Any]
     equations: Sequence[Any]
-    widened: bool
     result: Any
 
 
@@ -355,12 +396,16 @@ def _is_addition(op: Op) -> bool:
     return jaxpr.outvars == equations[-1].outvars and added == set(jaxpr.invars)
 
 
-def _same_class(one: Any, other: Any) -> bool:
-    if type(one) is Value and type(other) is Value and one.aval_number == other.aval_number:
+def _may_be_term(value: Any, total: Value) -> bool:
+    """Whether a value that is added to others can be a term of a total. Bools are not added up but joined by `or`."""
+    aval = value.aval if type(value) is Value else jax.typeof(value)
+    return aval.shape == total.aval.shape and total.aval.dtype != _BOOL
+
+
+def _same_class(one: Value, other: Value) -> bool:
+    if one.aval_number == other.aval_number:
         return one.aval.dtype != _BOOL
-    a = one.aval if type(one) is Value else jax.typeof(one)
-    b = other.aval if type(other) is Value else jax.typeof(other)
-    return a.shape == b.shape and a.dtype == b.dtype and a.dtype != bool
+    return one.aval.shape == other.aval.shape and one.aval.dtype == other.aval.dtype != _BOOL
 
 
 def _place(op: Op) -> Any:
@@ -388,6 +433,14 @@ def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] |
     for value in step.outputs:
         value.source = step
     return step
+
+
+@lru_cache(maxsize=256)
+def _conversion(aval: Any, dtype: Any) -> Any:
+    """The equation that converts values of an aval to a dtype."""
+    given = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    (equation,) = jax.make_jaxpr(lambda x: jax.lax.convert_element_type(x, dtype))(given).eqns
+    return equation
 
 
 def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) -> Any:

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from jitbatch._report import CellReport, PartReport, Report
 
 WIDTH = 120
-NAME, WHERE = 26, 24
-HEADINGS = ("cell", "where", "calls", "distinct", "steps", "width", "min", "pad", "hoist/core/sink", "flops", "time")
+NAME, WHERE = 22, 22
+HEADINGS = (
+    "cell", "where", "calls", "distinct", "steps", "width", "min", "pad", "hoist/core/sink", "flops", "time", "compile",
+)  # fmt: skip
 
 
 def as_text(report: "Report") -> str:
@@ -54,6 +56,7 @@ def rows_of(report: "Report") -> Iterator[tuple[str, ...]]:
             equations(cell),
             "",
             f"{100 * cell.share:.0f}%",
+            readable_seconds(cell.compile),
         )
         for part in cell.parts:
             yield (f"  {part.name}", "", "", *_figures(part), str(part.equations), *_cost(part))
@@ -73,8 +76,8 @@ def _figures(part: "PartReport") -> tuple[str, ...]:
     )
 
 
-def _cost(part: "PartReport") -> tuple[str, str]:
-    return readable_count(part.flops), f"{100 * part.share:.0f}%"
+def _cost(part: "PartReport") -> tuple[str, str, str]:
+    return readable_count(part.flops), f"{100 * part.share:.0f}%", readable_seconds(part.compile)
 
 
 def _table(report: "Report") -> list[str]:
@@ -117,7 +120,9 @@ def facts(report: "Report") -> Iterator[tuple[str, str]]:
             f"run {readable_seconds(times.run)}"
         ),
     )
-    yield "time of cells", "measured, each alone" if report.measured else "estimated from operations and steps"
+    how = "measured, each alone" if report.measured else "estimated from operations and steps"
+    compiled = "measured, each alone" if report.measured else "estimated from equations"
+    yield "time of cells", f"{how}; their compilation, by which they are sorted, {compiled}"
     if report.memory is not None:
         yield "memory", str(report.memory)
     yield (

@@ -76,10 +76,11 @@ NODE = NodeSource()
 class ConstantRow:
     """The source of a constant that is a row, as an input is, and not part of what is computed."""
 
-    __slots__ = ("array",)
+    __slots__ = ("array", "aval")
 
-    def __init__(self, array: np.ndarray):
+    def __init__(self, array: Any, aval: Any = None):
         self.array = array
+        self.aval = plain_aval(array) if aval is None else aval
 
 
 SOURCES = frozenset({Op, tuple, SharedSource, NodeSource, ConstantRow})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 from collections.abc import Callable
@@ -259,7 +260,15 @@ def dropped(w: Any, key: Any, x: Any) -> Any:
     return w["w"] @ jnp.where(jax.random.bernoulli(key, shape=(4,)), x, 0)
 
 
-FACTORS = {factor: scaled(factor) for factor in (0.5, 0.75)}
+def multiplied(factor: Any) -> Any:
+    @jitbatch
+    def cell(w: Any, x: Any) -> Any:
+        return jnp.multiply(jnp.sin(w["w"] @ x), factor)  # the factor
+
+    return cell
+
+
+FACTORS = {factor: multiplied(factor) for factor in (0.5, 0.75)}
 ARRAYS = {n: scaled(np.arange(n, n + 4, dtype=np.float32)) for n in (1, 2)}
 
 ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
@@ -281,7 +290,7 @@ ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
         ),
         FACTORS[0.5],
         "# the factor",
-        ["a Python number in `mul` is 0.5 and 0.75", "pass it as an argument"],
+        ["a Python number in `mul", "is 0.5 and 0.75", "use an operator, or pass it as an argument"],
     ),
     "an array closed over": (
         lambda: jitbatch(lambda w, s: ARRAYS[s[0].value](w, s[1])).explain(PARAMS, [(Static(1), X), (Static(2), X)]),
@@ -393,3 +402,20 @@ def test_many_shapes_are_one_advice() -> None:
     (advice,) = [advice for advice in report.advice if "shapes" in advice.text]
     assert "9 types instead of one" in advice.text
     assert "(9 in all)" in advice.text
+
+
+def test_cells_are_sorted_by_what_they_take_to_compile() -> None:
+    small = jitbatch(lambda w, x: w["w"] @ x)
+    large = jitbatch(lambda w, x: functools.reduce(lambda y, _: jnp.tanh(w["w"] @ y), range(20), x))
+
+    def both(w: Any, x: Any) -> Any:
+        return sum(small(w, x + i) for i in range(9)) + large(w, x)
+
+    for measure in (False, True):
+        report = jitbatch(both).explain(PARAMS, [X, X], measure=measure)
+        seconds = [cell.compile for cell in report.cells]
+        assert seconds == sorted(seconds, reverse=True)
+        assert report.cells[0].main.equations == 40
+        assert seconds[0] > 0
+        assert "compile" in str(report)
+        assert ("compilation, by which they are sorted, estimated from equations" in str(report)) == (not measure)

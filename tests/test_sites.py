@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import jitbatch
 from jitbatch import _context, _record
-from jitbatch._sites import Site, SiteRecorder, calls_itself, is_comprehension, is_library
+from jitbatch._sites import Site, SiteRecorder, calls_itself, combines_computed, is_comprehension, is_library
 
 
 def by_name(n: int) -> int:
@@ -200,3 +202,62 @@ def test_a_frame_that_goes_on_is_elsewhere() -> None:
         turns.append(recorder.here())
     assert len({site.chain[0][1] for site in (first, second, turns[0])}) == 3
     assert turns[0].chain == turns[1].chain
+
+
+class Noting:
+    """Notes whether the operator that is applied to it combines what was computed."""
+
+    def __init__(self) -> None:
+        self.noted: list[bool] = []
+
+    def _note(self, other: Any) -> Any:
+        frame = sys._getframe(1)
+        self.noted.append(combines_computed(Site(((frame, frame.f_lasti),), 0)))
+        return self
+
+    __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __lt__ = __gt__ = _note  # type: ignore
+
+
+HALF = 0.5
+
+
+class Scaled:
+    scale = 0.5
+
+    def __call__(self, x: Any, n: Any) -> None:
+        x * self.scale
+        self.scale * x
+        x * n.real
+
+
+@pytest.mark.parametrize(
+    ("operate", "expected"),
+    [
+        (lambda x, n: x / n, [True]),
+        (lambda x, n: n / x, [True]),
+        (lambda x, n: x / len([n, n]), [True]),
+        (lambda x, n: (n + 1) * [x][0], [True]),
+        (lambda x, n: x < n, [True]),
+        (lambda x, n: x * (n if n else 2.0), [True]),
+        (lambda x, n: (n if n else 2.0) * x, [True]),
+        (lambda x, n: x / 2.0, [False]),
+        (lambda x, n: 2.0 * x, [False]),
+        (lambda x, n: 2.0 * [x, n][0], [False]),
+        (lambda x, n: 2.0 < x, [False]),  # noqa: SIM300
+        (lambda x, n: HALF * x + HALF, [False, False]),
+        (lambda x, n: sum([x, x]), [False, False]),
+        (Scaled(), [False, False, True]),
+    ],
+)
+def test_operators_combine_what_was_computed(operate: Any, expected: list[bool]) -> None:
+    x = Noting()
+    operate(x, 3)
+    assert x.noted == expected
+
+
+def test_numbers_of_layers_are_settings() -> None:
+    code = nnx.LayerNorm.__call__.__code__
+    assert not any(
+        combines_computed(Site(((SimpleNamespace(f_code=code), at),), 0))  # type: ignore[arg-type]
+        for at in range(len(code.co_code))
+    )

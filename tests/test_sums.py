@@ -26,6 +26,8 @@ def vectors(count: int, seed: int = 0) -> list[Any]:
     return list(np.random.default_rng(seed + count).normal(size=(count, H)).astype(np.float32))
 
 
+LOW_PRECISION = 2.0**-7  # one unit in the last place of bfloat16
+
 SAMPLES = [vectors(n) for n in (1, 3, 2)]
 
 
@@ -158,6 +160,60 @@ def several_of_a_stack_of_short_integers(p: Any, xs: Any) -> Any:
     return stacked.sum(0), stacked.max(0)
 
 
+def short_term(p: Any, x: Any) -> Any:
+    return term(p, x).astype(jnp.bfloat16)
+
+
+def short_sum_from_zeros(p: Any, xs: Any) -> Any:
+    return sum([short_term(p, x) for x in xs], jnp.zeros(H))
+
+
+def short_sum_from_a_scalar(p: Any, xs: Any) -> Any:
+    return sum([short_term(p, x) for x in xs], jnp.float32(0))
+
+
+def short_losses(p: Any, xs: Any) -> Any:
+    return sum([short_term(p, x).sum() for x in xs], np.float32(0))
+
+
+def short_sum_in_a_loop(p: Any, xs: Any) -> Any:
+    total = jnp.zeros(H)
+    for x in xs:
+        total += short_term(p, x)
+    return total
+
+
+def short_sum_from_the_other_side(p: Any, xs: Any) -> Any:
+    total = jnp.zeros(H)
+    for x in xs:
+        total = short_term(p, x) + total
+    return total
+
+
+def counted(p: Any, xs: Any) -> Any:
+    return sum([x > 0 for x in xs], jnp.float32(0)) * p["b"]
+
+
+def short_stack_widened(p: Any, xs: Any) -> Any:
+    stacked = jnp.stack([short_term(p, x) for x in xs]).astype(jnp.float32)
+    return stacked.sum(0), stacked.max(0)
+
+
+@jitbatch
+def short_cell(p: Any, x: Any, children: list[Any]) -> Any:
+    return jnp.tanh(x @ p["w"] + sum(children, jnp.zeros(H))).astype(jnp.bfloat16)
+
+
+def short_children(p: Any, xs: Any) -> Any:
+    return short_cell(p, xs[0], [short_cell(p, x, []) for x in xs])
+
+
+SHORT_TERMS: list[Callable[[Any, Any], Any]] = [
+    short_sum_from_zeros, short_sum_from_a_scalar, short_losses, short_sum_in_a_loop, short_sum_from_the_other_side,
+    counted, short_stack_widened, short_children,
+]  # fmt: skip
+"""Terms of another dtype than their sum."""
+
 REDUCTIONS: list[Callable[[Any, Any], Any]] = [
     python_sum, sum_from_zeros, reduced, accumulated_from_zeros, stack_sum, stack_sum_of_another_axis,
     stack_mean, mean_that_keeps_its_axis, stack_max, stack_min, sum_of_scalars, stack_of_scalars, sum_in_between,
@@ -166,7 +222,7 @@ REDUCTIONS: list[Callable[[Any, Any], Any]] = [
 
 
 @pytest.mark.parametrize("granularity", ["op", "subgraph"])
-@pytest.mark.parametrize("fun", REDUCTIONS, ids=lambda fun: fun.__name__)
+@pytest.mark.parametrize("fun", [*REDUCTIONS, *SHORT_TERMS], ids=lambda fun: fun.__name__)
 def test_the_types_do_not_depend_on_the_number_of_terms(fun: Any, granularity: Any) -> None:
     kinds = [kinds_of(fun, vectors(n), granularity=granularity) for n in (1, 2, 3, 7)]
     assert kinds[0] == kinds[1] == kinds[2] == kinds[3]
@@ -200,6 +256,47 @@ def test_values_and_gradients(options: Any) -> None:
         return [fun(p, xs) for fun in (*REDUCTIONS, *STARTED) if fun != short_floats]
 
     assert_batches(every, SAMPLES[:2], options=[options])
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused"])
+@pytest.mark.parametrize("fun", SHORT_TERMS, ids=lambda fun: fun.__name__)
+def test_values_and_gradients_of_sums_of_short_terms(fun: Any, executor: Any) -> None:
+    params = {"w": W["w"], "b": W["b"]}
+    batched = jitbatch(fun, executor=executor).batch
+    got, want = (
+        gradients(lambda p, s: jax.tree.map(jnp.float32, run(p, s)), params, SAMPLES, transform=jax.jit)  # noqa: B023
+        for run in (batched, lambda p, s: stack([fun(p, xs) for xs in s]))
+    )
+    assert_same(got, want, rtol=LOW_PRECISION, atol=LOW_PRECISION)
+
+
+def test_a_sum_has_the_dtype_that_the_loop_computes_in() -> None:
+    """256 + 1 is 256 in bfloat16: a chain rounds while it is short, and no more once it is promoted."""
+    short = [jnp.bfloat16(x) for x in (256, 1, 1, 1)]
+
+    def from_float32(p: Any, xs: Any) -> Any:
+        return sum(xs, p)
+
+    def promotes_on_the_way(p: Any, xs: Any) -> Any:
+        total = xs[0]
+        for x in (xs[1], p, *xs[2:]):
+            total = total + x
+        return total
+
+    for granularity, executor in EVERY:
+        for fun in (from_float32, promotes_on_the_way):
+            got = jitbatch(fun, granularity=granularity, executor=executor).batch(jnp.float32(0.5), [short])
+            want = fun(jnp.float32(0.5), short)
+            assert got.dtype == want.dtype == jnp.float32
+            assert got[0] == want
+
+
+def test_a_stack_of_which_something_reads_another_dtype_is_a_stack() -> None:
+    def fun(p: Any, xs: Any) -> Any:
+        stacked = jnp.stack([short_term(p, x) for x in xs])
+        return stacked.astype(jnp.float32).sum(0) + jnp.cumsum(stacked, 0)[-1]
+
+    assert arities(graph_of(fun, vectors(3))) == []
 
 
 # --- What is not flattened
