@@ -207,7 +207,8 @@ class Report:
         Args:
             path: where to write it.
         """
-        with open(path, "w", encoding="utf-8") as file:
+        # Names of files may hold bytes that are no text: Python has surrogates for them, which UTF-8 has not.
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page(self))
 
     def plot(self) -> Any:
