@@ -223,7 +223,9 @@ def test_the_policy_stops_a_script_that_gets_into_the_page(browser: Any, report:
 def test_colours_are_those_of_the_cells(browser: Any, report: Report, tmp_path: Path) -> None:
     page, _ = opened(browser, report, tmp_path / "report.html")
     shown = page.eval_on_selector_all(".key i", "keys => keys.map(key => getComputedStyle(key).backgroundColor)")
-    expected = [f"rgb({', '.join(str(int(colour(n)[at : at + 2], 16)) for at in (1, 3, 5))})" for n in range(len(shown))]
+    expected = [
+        f"rgb({', '.join(str(int(colour(n)[at : at + 2], 16)) for at in (1, 3, 5))})" for n in range(len(shown))
+    ]
     assert shown == expected
     assert len(shown) == len(report.cells)
 
