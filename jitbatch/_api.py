@@ -126,7 +126,9 @@ class Batched(Generic[P, R]):
         plan = _find_plan(args, kwargs)
         if plan is not None:
             shared = SharedArguments(self._shared_beside_plan(args, kwargs))
-            return execute(with_constant_inputs(self._planner.ready(plan, shared)), shared.leaves)
+            plan = self._planner.ready(plan, shared)
+            shared.check_data(plan.static.call)
+            return execute(with_constant_inputs(plan), shared.leaves)
         arguments = take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
         step = current_step()
         plan = None if step is None else step.plan(self, arguments)
@@ -135,6 +137,7 @@ class Batched(Generic[P, R]):
             return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), call.shared.leaves)
         if not call.samples:
             return self._planner.results_of_no_samples(call)
+        call.shared.check_data(arguments)
         return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
     def plan(
@@ -244,6 +247,7 @@ class Batched(Generic[P, R]):
         plan = self._planner.ready(plan, shared)
         if not measure:
             return explain_plan(plan, times)
+        shared.check_data(plan.static.call)
         compiling, running = time_run(lambda: execute(plan, shared.leaves))
         times = replace(times, compile=compiling, run=running)
         return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
@@ -275,6 +279,7 @@ class Batched(Generic[P, R]):
         """
         call = self._call(args, kwargs)
         arguments, shared = call.arguments, call.shared
+        shared.check_data(arguments)
         plan = self._planner.plan(call)
 
         def batched(leaves: Sequence[Any]) -> list[Any]:

@@ -80,6 +80,13 @@ def is_in_reverse_mode_alone(value: Any) -> bool:
     return list(modes_of(value)) == ["reverse"] and not is_tracer(getattr(value, "primal", value))
 
 
+def typed_number(leaf: Any) -> type | None:
+    """The type of a Python number that has a dtype as well. jax 0.10: `jax.vjp`, and `jax.grad` with `allow_int`, hand
+    a function its Python integers as `TypedInt`, a subclass of `int` that is not public."""
+    kind = next((kind for kind in (int, float, complex) if isinstance(leaf, kind)), None)
+    return kind if hasattr(leaf, "dtype") else None
+
+
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
     return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()

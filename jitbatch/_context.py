@@ -16,14 +16,14 @@ from jitbatch._auto import Chooser
 from jitbatch._build import build
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
-from jitbatch._errors import JitbatchError, mutation_error
+from jitbatch._errors import ArgumentError, JitbatchError, mutation_error
 from jitbatch._graph import Graph
 from jitbatch._numbering import Recording, number
 from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identities, identity
-from jitbatch._tables import Tables, ValueClass
+from jitbatch._tables import Tables
 from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
 
@@ -85,6 +85,17 @@ class SharedArguments:
         remaining = iter(abstract.leaves)
         abstract._all = [next(remaining) if f is None else leaf for f, leaf in zip(self.key[3], self._all, strict=True)]
         return abstract
+
+    def check_data(self, call: Arguments) -> None:
+        """Refuse shapes and dtypes in place of arrays, where something is computed with them."""
+        if jax.ShapeDtypeStruct not in map(type, self.leaves):
+            return
+        names = shared_names(self.key, call)
+        name = next(n for n, leaf in zip(names, self.leaves, strict=True) if isinstance(leaf, jax.ShapeDtypeStruct))
+        raise ArgumentError(
+            f"the shared argument {name} is a jax.ShapeDtypeStruct, which has no data: `.plan` and `.explain` take it "
+            "in place of an array, but nothing can be computed with it. Give the array"
+        )
 
     def split(self, arrays: Sequence[Any]) -> list[list[Any]]:
         """The array leaves of each argument."""
@@ -178,7 +189,7 @@ class Context:
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
         self.rooms = Cache(MAX_ROOMS) if before is None else before.rooms
-        self.known_output: tuple[Any, list[ValueClass]] | None = None if before is None else before.known_output
+        self.known_outputs = Cache(2) if before is None else before.known_outputs
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}
 

@@ -24,7 +24,7 @@ from jitbatch._memory import Memory, predict_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._sizes import Sizes
-from jitbatch._tables import Tables
+from jitbatch._tables import Tables, ValueClass
 from jitbatch._types import Types, known_types, types_of
 from jitbatch._verify import verify_analysis, verify_lowered
 
@@ -369,12 +369,17 @@ def outputs_of(
         differs = [one != (trees[0], classes[0]) for one in zip(trees, classes, strict=True)]
         index = differs.index(True)
         raise OutputError(
-            f"sample {index} has the result {_describe_result(graphs[index], tables)}, but sample 0 has "
-            f"{_describe_result(graphs[0], tables)}: they cannot be stacked. Return results of one shape and dtype for "
+            f"sample {index} has the result {_result_of(graphs[index], tables)}, but sample 0 has "
+            f"{_result_of(graphs[0], tables)}: they cannot be stacked. Return results of one shape and dtype for "
             'every sample (a sum of nothing is Python\'s integer 0: begin it with 0.0 or zeros), or use out="list"'
         )
     return (trees[0],), [classes[0]]
 
 
-def _describe_result(graph: Any, tables: Tables) -> str:
-    return str(graph.out_tree.unflatten([str(tables.classes[c]) for c in graph.out_classes])).replace("'", "")
+def _result_of(graph: Any, tables: Tables) -> str:
+    return describe_result(graph.out_tree, [tables.classes[c] for c in graph.out_classes])
+
+
+def describe_result(tree: Any, classes: Sequence[ValueClass]) -> str:
+    """A result's tree, with the shapes and dtypes of its leaves."""
+    return str(tree.unflatten(map(str, classes))).replace("'", "")

@@ -25,7 +25,7 @@ from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
-from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
+from jitbatch._plan import Like, Options, Plan, describe_result, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._rooms import Rooms
 from jitbatch._rows import ClosesOverTracer
@@ -197,12 +197,19 @@ class Planner:
         if self.options.out == "list":
             return []
         context = self._context(call.arguments, call.shared)
-        if context.known_output is None:
+        known = list(context.known_outputs)
+        if len(known) > 1:
+            first, second = (describe_result(*one) for one in known[:2])
+            raise ArgumentError(
+                f"{self._name} was given no samples, and earlier batches do not tell what its output looks like: one "
+                f'was made of {first}, one of {second}. Leave empty batches out, or use out="list"'
+            )
+        if not known:
             raise ArgumentError(
                 f"{self._name} was given no samples, and no earlier batch tells what its output looks like. Give at "
                 'least one sample first, or use out="list"'
             )
-        tree, classes = context.known_output
+        tree, classes = known[0]
         rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in classes])
         return no_samples(rows, context.tables.outlines) if self.options.out == "ragged" else rows
 
@@ -263,8 +270,9 @@ class Planner:
                 rooms = self._rooms(batch, like, shards, is_eager)
             plan = self._sized(batch, choice, like, shards, rooms, is_eager)
         if self.options.out != "list":
-            classes = [batch.context.tables.classes[c] for c in plan.static.out_classes]
-            context.known_output = plan.static.out_trees[0], classes
+            classes = map(batch.context.tables.classes.__getitem__, plan.static.out_classes)
+            output = plan.static.out_trees[0], tuple(classes)
+            context.known_outputs.put(output, output)
         logger.debug("planned %s: %r", self.owner, plan)
         return plan
 
@@ -380,7 +388,7 @@ class Planner:
 
         def record(sample: Any) -> Graph:
             try:
-                return context.graph(Structure(sample, 0, names), 0, shared, arguments)
+                return context.graph(Structure(sample, 0, names, has_data=False), 0, shared, arguments)
             except ClosesOverTracer:
                 raise
             except Exception as error:
