@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -71,6 +72,24 @@ class Batched(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<jitbatch of {describe_function(self.__wrapped__)}>"
+
+    # Copied and pickled as a plain function is: not at all, and by its name.
+
+    def __copy__(self) -> "Batched[P, R]":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Batched[P, R]":
+        return self
+
+    def __reduce__(self) -> str:
+        name = getattr(self, "__qualname__", None) or type(self.__wrapped__).__name__
+        if _found_by_name(self.__module__, name) is not self:
+            raise pickle.PicklingError(
+                f"{self!r} cannot be pickled: like a plain function it is pickled by name, and "
+                f"`{self.__module__}.{name}` is not it. Decorate at the top level of a module or class, and keep the "
+                "function's name"
+            )
+        return name
 
     # On a method, `self` is the shared argument.
 
@@ -364,6 +383,9 @@ class BoundBatched(Generic[P, R]):
     def __repr__(self) -> str:
         return repr(self._batched)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._instance, self._batched.__name__)
+
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """See `Batched.batch`; the object is the shared argument."""
         return self._batched.batch(self._instance, *args, **kwargs)
@@ -474,6 +496,14 @@ def jitbatch(
         return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
 
     return decorate if fun is None else decorate(fun)
+
+
+def _found_by_name(module: str, name: str) -> Any:
+    """What `pickle` finds under this name; None for nothing."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
