@@ -384,7 +384,7 @@ class BoundBatched(Generic[P, R]):
         return repr(self._batched)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._instance, self._batched.__name__)
+        return getattr, (self._instance, self.__name__)
 
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """See `Batched.batch`; the object is the shared argument."""

@@ -7,6 +7,7 @@ puts the static part together again.
 
 import copyreg
 import hashlib
+import io
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -20,13 +21,14 @@ from jitbatch import _compat
 from jitbatch._arguments import Arguments, Part
 from jitbatch._caches import Cache
 from jitbatch._canonical import array_key, key_bits
-from jitbatch._capacity import CHANGED, Names, capacity_of, find_name, sizes_of
+from jitbatch._capacity import CHANGED, Capacity, Names, capacity_of, find_name, sizes_of
 from jitbatch._dispatch import DispatchProgram, StepShape
 from jitbatch._errors import PlanError
 from jitbatch._fused import FusedProgram, SingleShape
 from jitbatch._graph import Graph
 from jitbatch._loop import Block, LoopShape
 from jitbatch._lowering import ArenaShape
+from jitbatch._memory import StaticMemory
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
 from jitbatch._sizes import Sizes
@@ -39,7 +41,7 @@ _SHAPES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SavedStatic:
     """The static part of a plan that was unpickled.
 
@@ -49,7 +51,7 @@ class SavedStatic:
         granularity: of the graphs it was made of.
         executor, reason: as in `PlanStatic`.
         shared: descriptions of the leaves of the shared arguments.
-        digest: of `data`.
+        digest: of the program: equal for plans that are for one program.
         data: the pickled rest.
     """
 
@@ -90,7 +92,23 @@ class SavedStatic:
                 f"with: {told}. Plan again with these"
             )
 
+    @property
+    def capacity(self) -> Capacity:
+        if self.executor != "fused":
+            raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
+        return pickle.loads(self.data)["capacity"]
+
+    @property
+    def memory(self) -> StaticMemory:
+        return pickle.loads(self.data)["memory"]
+
+    def __repr__(self) -> str:
+        sizes = str(self.capacity) if self.executor == "fused" else f"of {self.digest[:8]}"
+        return f"<saved {self.executor} program of {self.function}: {sizes}>"
+
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, PlanStatic):  # as where `jax.export` compares the plan of a call with the one it has saved
+            other = saved_static(other)
         return isinstance(other, SavedStatic) and (self.function, self.digest) == (other.function, other.digest)
 
     def __hash__(self) -> int:
@@ -124,7 +142,7 @@ def _described(shared_key: Any) -> tuple[str, ...]:
 
 
 def _reduce(plan: Plan) -> tuple[Any, ...]:
-    saved = plan.static if isinstance(plan.static, SavedStatic) else _save(plan.static)
+    saved = saved_static(plan.static)
     leaves = jax.tree.map(_as_data, (plan.inputs, plan.tables, plan.out_rows, plan.counts))
     ragged = None
     if plan.ragged is not None:
@@ -142,18 +160,30 @@ def _as_data(leaf: Any) -> Any:
     return np.asarray(leaf)
 
 
+_saved_statics = Cache(256)
+
+
+def saved_static(static: PlanStatic | SavedStatic) -> SavedStatic:
+    """The static part of a plan as it is saved."""
+    if isinstance(static, SavedStatic):
+        return static
+    return _saved_statics.get_or_make(static, lambda: _save(static))
+
+
 def _save(static: PlanStatic) -> SavedStatic:
     if static.types is None:
         raise PlanError("a plan for the loop executor holds compiled programs: pickle the samples, and plan them again")
     names, program = Names(static.tables), static.program
     sizes = Sizes(profile=static.types.profile, exemplars=static.types.exemplars)
+    capacity = capacity_of(sizes, (), 0, static.tables)
     if isinstance(program, FusedProgram):
-        sizes = program.sizes
+        sizes, capacity = program.sizes, static.capacity
     data = {
         "parts": [(part.name, part.axis) for part in static.call.parts],
         "layout": [(name, tree.unflatten(range(count)), count) for name, tree, count in static.call.layout],
         "positional": static.call.positional,
-        "capacity": capacity_of(sizes, (), 0, static.tables),
+        "capacity": capacity,
+        "memory": static.memory,
         "graphs": [_graph_digest(graph, names) for graph in sizes.exemplars],
         "is_split": static.types.is_split,
         "arenas": _encode(static.arenas, names),
@@ -162,13 +192,24 @@ def _save(static: PlanStatic) -> SavedStatic:
         "out_trees": [tree.unflatten(range(tree.num_leaves)) for tree in static.out_trees],
         "out_arenas": static.out_arenas,
     }
+    # Other exemplars would do as well, and a cell has the name of the first function that it was met in.
+    digest = _digest({**data, "capacity": replace(capacity, exemplars=(), cells=()), "graphs": ()})
     pickled = pickle.dumps(data, protocol=5)
-    digest = hashlib.sha256(pickled).hexdigest()
     shared = _described(static.shared_key)
     return SavedStatic(
         name_of(static.owner), version(), static.tables.granularity, static.executor, static.reason, shared, digest,
         pickled,
     )  # fmt: skip
+
+
+def _digest(data: Any) -> str:
+    """A digest of data that is the same for equal data: pickled without a memo, so that it does not matter which of its
+    parts are one object."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=5)
+    pickler.fast = True
+    pickler.dump(data)
+    return hashlib.sha256(file.getvalue()).hexdigest()
 
 
 def _graph_digest(graph: Graph, names: Names) -> str:

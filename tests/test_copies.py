@@ -87,6 +87,6 @@ def test_in_other_processes() -> None:
 def test_functions_without_a_name_of_their_own_are_refused_with_the_reason() -> None:
     local = jitbatch(lambda scale, x: scale * x)
     for fun in (local, renamed, jitbatch(functools.partial(doubled, 2.0), in_axes=0)):
-        with pytest.raises(pickle.PicklingError, match="by name, and `.*` is not it. Decorate at the top level"):
+        with pytest.raises(pickle.PicklingError, match=r"by name, and `.*` is not it. Decorate at the top level"):
             pickle.dumps(fun)
         assert copy.deepcopy([fun])[0] is fun
