@@ -17,7 +17,7 @@ from jitbatch._report import CellReport, ColumnReport, NodeReport, PartReport, R
 from jitbatch._schedule import agenda, depth
 from jitbatch._sites import describe_source
 from jitbatch._sources import Source
-from jitbatch._tables import ROW, Kind
+from jitbatch._tables import Kind
 
 LAUNCH = 5e-6
 """Seconds that a step is estimated to take before its first row."""
@@ -179,7 +179,7 @@ def _cells(
         taken.update(number for *_, number in own)
         parts = tuple(_part(name, kind, number, executed, step_seconds, total) for name, kind, number in own)
         if parts:
-            cell = CellReport(group.source.name, group.source.where, _shapes(group.cell), group.calls, parts)
+            cell = CellReport(group.source.name, group.source.where, group.cell.shapes, group.calls, parts)
             found.append((cell, [number for *_, number in own]))
     found.sort(key=lambda one: -one[0].share)
     part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}
@@ -217,14 +217,6 @@ def _part(
         seconds=seconds,
         share=seconds / total,
     )
-
-
-def _shapes(kind: Kind) -> str:
-    def names(avals: Sequence[Any]) -> str:
-        return ", ".join(aval.str_short() for aval in avals)
-
-    rows = [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == ROW]
-    return f"{names(rows)}{', ...' if kind.is_variadic else ''} -> {names(kind.cell.out_avals)}"
 
 
 def _step_seconds(kind: Kind, width: int, seconds: Mapping[tuple[Kind, int], float] | None) -> float:

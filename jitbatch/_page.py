@@ -9,8 +9,9 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from jitbatch._describe import MOST
 from jitbatch._readable import readable_count, readable_seconds, short_paths
-from jitbatch._terminal import HEADINGS, facts, rows_of
+from jitbatch._terminal import HEADINGS, facts, further_cells, rows_of
 
 if TYPE_CHECKING:
     from jitbatch._report import Report
@@ -36,13 +37,13 @@ def table_html(report: "Report") -> str:
     first = "padding:2px 10px;text-align:left;white-space:pre"
     head = "".join(f'<th style="{first if i < 2 else cell}">{escape(name)}</th>' for i, name in enumerate(HEADINGS))
     lines = []
-    for row in rows_of(report):
+    for row in rows_of(report, MOST):
         texts = "".join(f'<td style="{first if i < 2 else cell}">{escape(text)}</td>' for i, text in enumerate(row))
         lines.append(f"<tr>{texts}</tr>")
     return (
         f"<p><b>{escape(report.function)}</b> <code>{escape(report.where)}</code></p>"
         f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-        f"{_facts(report)}{_advice(report)}"
+        f"<p>{escape(further_cells(report, MOST))}</p>{_facts(report)}{_advice(report)}"
     )
 
 
