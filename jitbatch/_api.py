@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
+import jax
+
 from jitbatch._arguments import each_call, shared_arguments, take_apart
 from jitbatch._caches import CacheInfo
 from jitbatch._capacity import Capacity
-from jitbatch._check import Check, check
+from jitbatch._check import Check, check, shortest_float
 from jitbatch._compat import current_trace
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import SharedArguments, shared_names
@@ -280,7 +282,8 @@ class Batched(Generic[P, R]):
         Args:
             args: as for `batch`.
             tolerance: the difference that is allowed, as a part of the largest number in the same array. By default
-                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats. All else has to be equal.
+                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats; by the shortest float that is computed
+                in, if that is shorter than the result. All else has to be equal.
 
         Returns:
             The worst differences and where they are: a `Check`, which prints.
@@ -312,9 +315,13 @@ class Batched(Generic[P, R]):
             return results
 
         fun: Callable[..., Any] = self.__wrapped__
+        types = plan.static.types
+        jaxprs = [jax.make_jaxpr(loop)(shared.leaves)] if types is None else [kind.cell for kind in types.kinds]
+        shortest = shortest_float(one.jaxpr for one in jaxprs)
         return check(
-            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance
-        )
+            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance,
+            shortest,
+        )  # fmt: skip
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.

@@ -41,7 +41,7 @@ def test_types_of_one_name_are_told_apart_by_their_shapes(executor: str) -> None
 
     fun = jitbatch(lambda w, xs: sum(jnp.sum(scaled(w, x)) for x in xs), executor=executor)
     assert "scaled x" in str(fun.plan(2.0, [(1.0, 2.0)]))
-    text = str(fun.plan(2.0, [(1.0, np.float32([1.0, 2.0]))]))
+    text = str(fun.plan(2.0, [(1.0, np.ones(2, np.float32))]))
     assert "scaled (float32[2] -> float32[2]) x1" in text
 
 
