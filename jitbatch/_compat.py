@@ -5,9 +5,10 @@ JAX hands to a tracer; each entry says why it is here.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -213,6 +214,14 @@ def store_results(functions: Sequence[Any], stored: list[list[Any]]) -> None:
 
 def defined_in_jax(filename: str | None) -> bool:
     return filename is None or filename.startswith(JAX_FOLDERS)
+
+
+@lru_cache(maxsize=4096)
+def defined_in_network_library(filename: str) -> bool:
+    """Whether code is in a library whose layers call JAX for the user, who knows the line that calls the layer."""
+    modules = (sys.modules.get(name) for name in ("flax", "equinox", "haiku", "optax"))
+    folders = [os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__]
+    return filename.startswith(tuple(folders))
 
 
 def is_users_jit(params: dict[str, Any]) -> bool:

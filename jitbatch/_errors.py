@@ -53,11 +53,14 @@ class DataError(JitbatchError, ValueError):
     """A line of a data file is not what its format asks for."""
 
 
-def mutation_error(what: str, sample: str) -> MutationError:
+def mutation_error(what: str, sample: str, remedy: str | None = None) -> MutationError:
     return MutationError(
         f"{what} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
         "BatchNorm's running mean, an attribute or dictionary item that is set, a list that is emptied) would be lost. "
-        "Pass random keys as a mapped argument, return new state as an output, work on a copy of a list, or switch the "
-        "module to evaluation mode."
+        + (
+            remedy
+            or "Pass random keys as a mapped argument, return new state as an output, work on a copy of a list, or "
+            "switch the module to evaluation mode."
+        )
     )

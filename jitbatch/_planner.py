@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitbatch import _compat, _context, _passes
-from jitbatch._arguments import Arguments, samples_of
+from jitbatch._arguments import Arguments, samples_of, swapped
 from jitbatch._auto import Choice, Way
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
@@ -45,7 +45,11 @@ class Call:
 
     @cached_property
     def samples(self) -> list[Any]:
-        return samples_of(self.arguments.mapped)
+        try:
+            return samples_of(self.arguments.mapped)
+        except ArgumentError as error:
+            told = swapped(self.arguments)
+            raise ArgumentError(f"{error}; {told}" if told else str(error)) from None
 
 
 class Recorded:
@@ -119,10 +123,11 @@ class Planner:
                 "...) that it closes over. A plan outlives the transformation: pass that value as a shared argument "
                 "instead, or call .batch on the samples inside it"
             ) from None
-        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan.inputs)):
+        traced = [leaf for leaf in jax.tree.leaves(plan.inputs) if _compat.is_tracer(leaf)]
+        if traced:
             raise PlanError(
-                "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
-                "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"
+                f"the samples of {self._name} hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), "
+                f"but a plan's inputs are constants. {_instead_of_planning(traced)}"
             )
         return plan
 
@@ -416,6 +421,16 @@ class Planner:
                 f"the plan was made by {describe_function(owner.__wrapped__)}, not by {self._name}: a plan is for the "
                 "function that made it"
             )
+
+
+def _instead_of_planning(traced: Sequence[Any]) -> str:
+    """What to do with samples that are not known while a plan is made."""
+    if any(list(_compat.modes_of(leaf)) for leaf in traced):
+        return "To differentiate with respect to samples, call .batch on the samples themselves"
+    return (
+        "Plan outside of the transformation, and pass it the plan in place of the samples: "
+        "`plan = f.plan(params, samples)`, then `step(params, plan)` with `f.batch(params, plan)` inside the step"
+    )
 
 
 def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:
