@@ -69,7 +69,7 @@ def explain_plan(
     executed = read_back(plan)
     groups = find_groups(plan)
     step_seconds = [_step_seconds(executed.kinds[step.type], step.width, seconds) for step in executed.steps]
-    cells, part_of = _cells(groups, executed, step_seconds)
+    cells, part_of = _cells(groups, executed, step_seconds, _advice.differences(groups, static))
     of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
     users = Counter(step for nodes in of_sample for step in set(executed.node_step[nodes].tolist()))
     drawn = _choose(of_sample)
@@ -165,7 +165,7 @@ def find_groups(plan: Plan) -> list[Group]:
 
 
 def _cells(
-    groups: Sequence[Group], executed: Executed, step_seconds: Sequence[float]
+    groups: Sequence[Group], executed: Executed, step_seconds: Sequence[float], differs: Mapping[tuple[int, ...], str]
 ) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
     """The cells, and for each type that runs its cell and part."""
     running = {step.type for step in executed.steps}  # there may be room for types that the batch does not have
@@ -179,7 +179,8 @@ def _cells(
         taken.update(number for *_, number in own)
         parts = tuple(_part(name, kind, number, executed, step_seconds, total) for name, kind, number in own)
         if parts:
-            cell = CellReport(group.source.name, group.source.where, group.cell.shapes, group.calls, parts)
+            source, told = group.source, differs.get(group.kinds, "")
+            cell = CellReport(source.name, source.where, group.cell.shapes, group.calls, parts, told)
             found.append((cell, [number for *_, number in own]))
     found.sort(key=lambda one: -one[0].share)
     part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}

@@ -102,7 +102,7 @@ def _data(report: "Report") -> dict[str, Any]:
         {
             "name": cell.name,
             "where": places[cell.where],
-            "shapes": cell.shapes.replace("->", "→"),
+            "shapes": cell.shapes.replace("->", "→") + (f"; {cell.differs}" if cell.differs else ""),
             "colour": colour(number),
             "parts": [part.name for part in cell.parts],
         }

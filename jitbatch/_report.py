@@ -48,6 +48,7 @@ class CellReport:
         shapes: the shapes of operands that are rows, and of outputs, as `"float32[4], int32[] -> float32[4]"`.
         calls: how often samples call it; None where the plan does not know.
         parts: the parts that it was split into; one for a whole cell.
+        differs: in what it differs from other types of the same function, if there are any.
     """
 
     name: str
@@ -55,6 +56,7 @@ class CellReport:
     shapes: str
     calls: int | None
     parts: tuple[PartReport, ...]
+    differs: str = ""
 
     @property
     def main(self) -> PartReport:

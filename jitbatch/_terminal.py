@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jitbatch._describe import MOST
+from jitbatch._describe import MOST, largest
 from jitbatch._readable import readable_count, readable_seconds, short_paths
 
 if TYPE_CHECKING:
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 NAME, WHERE = 26, 24
+TYPES = 12
+"""Types of which it is said in what they differ from others of their function."""
 HEADINGS = ("cell", "where", "calls", "distinct", "steps", "width", "min", "pad", "hoist/core/sink", "flops", "time")
 
 
 def as_text(report: "Report") -> str:
     """The report as lines of text."""
-    return "\n".join([*_head(report), "", *_table(report), "", *_totals(report), *_advice(report)])
+    return "\n".join([*_head(report), "", *_table(report), *_types(report), "", *_totals(report), *_advice(report)])
 
 
 def _head(report: "Report") -> list[str]:
@@ -92,6 +94,12 @@ def _table(report: "Report") -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
     return [lines[0], "-" * len(lines[0]), *lines[1:], *filter(None, [further_cells(report, MOST)])]
+
+
+def _types(report: "Report") -> list[str]:
+    """In what types of one function differ."""
+    lines = [(cell.calls or 0, f"{cell.name}: {cell.differs}") for cell in report.cells[:MOST] if cell.differs]
+    return ["", *largest(lines, TYPES)] if lines else []
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:

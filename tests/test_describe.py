@@ -55,7 +55,7 @@ def test_a_capacity_of_many_types() -> None:
 def test_a_report_of_many_types() -> None:
     report = plan_of("fused").explain()
     assert len(report.cells) == 100
-    assert len(str(report).splitlines()) < MOST + 30
+    assert len(str(report).splitlines()) < MOST + 45
     assert f"\n... and {100 - MOST} more, with " in str(report)
     assert f"... and {100 - MOST} more, with " in report._repr_html_()
     assert report._repr_html_().count("<tr>") == MOST + 1
@@ -64,3 +64,18 @@ def test_a_report_of_many_types() -> None:
 def test_few_lines_are_all_there() -> None:
     assert largest([(1, "a"), (2, "b")]) == ["a", "b"]
     assert largest([]) == []
+
+
+def test_a_report_says_in_what_types_of_one_function_differ() -> None:
+    @jitbatch
+    def scaled(w: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(w * x))
+
+    fun = jitbatch(lambda w, xs: sum(scaled(w, x) for x in xs))
+    report = fun.explain(2.0, [(np.ones(2, np.float32), np.ones(3, np.float32)), (np.zeros(2, np.float32),)])
+    told = {cell.name: cell.differs for cell in report.cells if cell.name.startswith("scaled")}
+    assert sorted(told) == ["scaled #1", "scaled #2"]
+    assert sorted(told.values()) == ["`multiply` has shapes [2]", "`multiply` has shapes [3]"]
+    for name, differs in told.items():
+        assert f"\n{name}: {differs}\n" in str(report)
+    assert not fun.explain(2.0, [(1.0, 2.0)]).cells[0].differs
