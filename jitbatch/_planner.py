@@ -126,8 +126,8 @@ class Planner:
         traced = [leaf for leaf in jax.tree.leaves(plan.inputs) if _compat.is_tracer(leaf)]
         if traced:
             raise PlanError(
-                f"the samples of {self._name} hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), "
-                f"but a plan's inputs are constants. {_instead_of_planning(traced)}"
+                "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
+                f"inputs are constants. {_instead_of_planning(traced)}"
             )
         return plan
 

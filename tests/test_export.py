@@ -133,8 +133,8 @@ def test_other_samples_and_gradients() -> None:
 def test_a_plan_that_does_not_fit_is_refused() -> None:
     fun = jitbatch(lambda w, xs: w * sum(xs))
     exported = export.export(jax.jit(fun.batch))(W, fun.plan(W, [(1.0, 2.0)]))
-    told = r"Plan'> with pytree metadata <fused program of <jitbatch of .*>: room for 1 sum .64 terms.*> in .*"
-    with pytest.raises(ValueError, match=rf"(?s){told}<saved fused program of .*: room for 1 sum .2 terms"):
+    told = r"Plan'> with pytree metadata <fused program of <jitbatch of .*>: room for [0-9]+ sum .*> in .*"
+    with pytest.raises(ValueError, match=rf"(?s){told}<saved fused program of .*: room for [0-9]+ sum "):
         written_and_read(exported).call(W, fun.plan(W, [tuple(np.arange(50.0))]))
 
 
