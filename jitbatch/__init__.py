@@ -1,5 +1,6 @@
 """jitbatch: `vmap` for samples that do not have the same shape."""
 
+from jitbatch import _export as _export  # registers plans with jax.export
 from jitbatch._api import Batched as Batched
 from jitbatch._api import jitbatch as jitbatch
 from jitbatch._caches import CacheInfo as CacheInfo

@@ -47,16 +47,10 @@ def advise(
             "executor: take them out of what is trained",
         )  # fmt: skip
     present = [group for group in groups if group.calls != 0]
-    families: dict[tuple[str, str], list[Group]] = {}
-    for group in present:
-        if group.source.is_part:  # the cells of one call differ because they are its parts
-            continue
-        families.setdefault((group.source.name, group.source.where), []).append(group)
     told: set[tuple[str, str]] = set()
-    for family, members in families.items():
-        if len(members) > 1 and not members[0].cell.is_variadic:
-            told.add(family)
-            yield from _of_family(members, static)
+    for family, members in _families(present).items():
+        told.add(family)
+        yield from _of_family(members, static)
     if static.owner._options.dedupe:
         yield from (advice for group in present for advice in _of_keys(group, cells))
     for cell in cells:
@@ -76,20 +70,46 @@ def advise(
         )  # fmt: skip
 
 
-def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
-    """The reasons why a function has several types, each once, with all that was met."""
+def _families(groups: "Sequence[Group]") -> "dict[tuple[str, str], list[Group]]":
+    """The functions that have several types, and these."""
+    families: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if not group.source.is_part:  # the cells of one call differ because they are its parts
+            families.setdefault((group.source.name, group.source.where), []).append(group)
+    return {family: some for family, some in families.items() if len(some) > 1 and not some[0].cell.is_variadic}
+
+
+def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...], str]:
+    """In what each type differs from others of its function, by its kinds."""
+    told: dict[tuple[int, ...], str] = {}
+    for members in _families([group for group in groups if group.calls != 0]).values():
+        for one, other, (_, what, sides, _) in _compared(members, static):
+            told.setdefault(one.kinds, what.format(sides[0]))
+            told[other.kinds] = what.format(sides[1])
+    return told
+
+
+def _compared(members: "Sequence[Group]", static: Any) -> "Iterator[tuple[Group, Group, Difference]]":
+    """Pairs of types of a function, each type but the first once as the second of a pair, and how they differ."""
     members = sorted(members, key=lambda group: -(group.calls or 0))
-    first, name = members[0], members[0].source.name
-    met: dict[tuple[str, str, str], list[str]] = {}
+    first = members[0]
     alike: dict[tuple[str, ...], Group] = {_operation_names(first): first}
     for other in members[1:]:
         # Among several ways through a function, what differs within one of them tells more than that there are several.
         nearest = alike.setdefault(_operation_names(other), other)
-        where, what, sides, remedy = find_difference(first if nearest is other else nearest, other, static)
-        met.setdefault((where, what, remedy), [sides[0]]).append(sides[1])
-    for (where, what, remedy), sides in met.items():
+        one = first if nearest is other else nearest
+        yield one, other, find_difference(one, other, static)
+
+
+def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
+    """The reasons why a function has several types, each once, with all that was met."""
+    name = members[0].source.name
+    met: dict[tuple[str, str, str], list[str]] = {}
+    for _, _, found in _compared(members, static):
+        met.setdefault((found.where, found.what, found.remedy), [found.sides[0]]).append(found.sides[1])
+    for (where, what, advised), sides in met.items():
         text = what.format(_listed(list(dict.fromkeys(sides))))
-        yield Advice(where, f"`{name}` has {len(members)} types instead of one: {text}. {remedy}")
+        yield Advice(where, f"`{name}` has {len(members)} types instead of one: {text}. {advised}")
 
 
 def _operation_names(group: "Group") -> tuple[str, ...]:

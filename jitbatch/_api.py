@@ -2,16 +2,19 @@
 
 import functools
 import inspect
+import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
+import jax
+
 from jitbatch._arguments import each_call, shared_arguments, take_apart
 from jitbatch._caches import CacheInfo
 from jitbatch._capacity import Capacity
-from jitbatch._check import Check, check
+from jitbatch._check import Check, check, shortest_float
 from jitbatch._compat import current_trace
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import SharedArguments, shared_names
@@ -72,6 +75,24 @@ class Batched(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<jitbatch of {describe_function(self.__wrapped__)}>"
 
+    # Copied and pickled as a plain function is: not at all, and by its name.
+
+    def __copy__(self) -> "Batched[P, R]":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Batched[P, R]":
+        return self
+
+    def __reduce__(self) -> str:
+        name = getattr(self, "__qualname__", None) or type(self.__wrapped__).__name__
+        if _found_by_name(self.__module__, name) is not self:
+            raise pickle.PicklingError(
+                f"{self!r} cannot be pickled: like a plain function it is pickled by name, and "
+                f"`{self.__module__}.{name}` is not it. Decorate at the top level of a module or class, and keep the "
+                "function's name"
+            )
+        return name
+
     # On a method, `self` is the shared argument.
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -126,7 +147,9 @@ class Batched(Generic[P, R]):
         plan = _find_plan(args, kwargs)
         if plan is not None:
             shared = SharedArguments(self._shared_beside_plan(args, kwargs))
-            return execute(with_constant_inputs(self._planner.ready(plan, shared)), shared.leaves)
+            plan = self._planner.ready(plan, shared)
+            shared.check_data(plan.static.call)
+            return execute(with_constant_inputs(plan), shared.leaves)
         arguments = take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
         step = current_step()
         plan = None if step is None else step.plan(self, arguments)
@@ -135,6 +158,7 @@ class Batched(Generic[P, R]):
             return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), call.shared.leaves)
         if not call.samples:
             return self._planner.results_of_no_samples(call)
+        call.shared.check_data(arguments)
         return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
     def plan(
@@ -244,6 +268,7 @@ class Batched(Generic[P, R]):
         plan = self._planner.ready(plan, shared)
         if not measure:
             return explain_plan(plan, times)
+        shared.check_data(plan.static.call)
         compiling, running = time_run(lambda: execute(plan, shared.leaves))
         times = replace(times, compile=compiling, run=running)
         return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
@@ -257,7 +282,8 @@ class Batched(Generic[P, R]):
         Args:
             args: as for `batch`.
             tolerance: the difference that is allowed, as a part of the largest number in the same array. By default
-                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats. All else has to be equal.
+                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats; by the shortest float that is computed
+                in, if that is shorter than the result. All else has to be equal.
 
         Returns:
             The worst differences and where they are: a `Check`, which prints.
@@ -275,6 +301,7 @@ class Batched(Generic[P, R]):
         """
         call = self._call(args, kwargs)
         arguments, shared = call.arguments, call.shared
+        shared.check_data(arguments)
         plan = self._planner.plan(call)
 
         def batched(leaves: Sequence[Any]) -> list[Any]:
@@ -288,9 +315,13 @@ class Batched(Generic[P, R]):
             return results
 
         fun: Callable[..., Any] = self.__wrapped__
+        types = plan.static.types
+        jaxprs = [jax.make_jaxpr(loop)(shared.leaves)] if types is None else [kind.cell for kind in types.kinds]
+        shortest = shortest_float(one.jaxpr for one in jaxprs)
         return check(
-            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance
-        )
+            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance,
+            shortest,
+        )  # fmt: skip
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
@@ -358,6 +389,9 @@ class BoundBatched(Generic[P, R]):
 
     def __repr__(self) -> str:
         return repr(self._batched)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._instance, self.__name__)
 
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """See `Batched.batch`; the object is the shared argument."""
@@ -469,6 +503,14 @@ def jitbatch(
         return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
 
     return decorate if fun is None else decorate(fun)
+
+
+def _found_by_name(module: str, name: str) -> Any:
+    """What `pickle` finds under this name; None for nothing."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:

@@ -1,6 +1,7 @@
 """Arguments of `.batch`: which parts are shared, which are mapped, and what each sample gets."""
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,10 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._errors import ArgumentError
+from jitbatch._sites import users_stacklevel
+
+WIDEST = 8
+"""A tuple of more items is not taken for a node of a tree."""
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,45 @@ def samples_of(parts: Sequence[Part]) -> list[tuple[Any, ...]]:
             "give in_axes to say otherwise, as for jax.vmap"
         )
     columns = [(part.name, _items(part)) for part in parts]
+    for part in parts:
+        _warn_of_one_tree(part)
     if len({len(items) for _, items in columns}) > 1:
         told = ", ".join(f"{name} has {len(items)}" for name, items in columns)
         raise ArgumentError(f"mapped arguments must have one item for each sample, but {told}")
     return list(zip(*(items for _, items in columns), strict=True))
+
+
+def _warn_of_one_tree(part: Part) -> None:
+    """Warn of a tuple of numbers and tuples in place of samples: it looks like one tree. A tuple of samples is as good
+    as a list of them, so it is no error; and two subtrees, or two leaves, cannot be told from two samples."""
+    items = part.value
+    if type(items) is not tuple or len(items) > WIDEST:
+        return
+    kinds = set(map(type, items))
+    if tuple in kinds and not kinds.isdisjoint((int, float)):
+        told = ", ".join(f"{item!r:.40}" for item in items)
+        warnings.warn(
+            f"jitbatch: argument {part.name!r} is a tuple of numbers and tuples, whose items are taken for "
+            f"{len(items)} samples: {told}. If it is a single tree, give a list of it, `[tree]`; if not, "
+            "give `list(samples)`",
+            stacklevel=users_stacklevel(),
+        )
+
+
+def swapped(arguments: Arguments) -> str:
+    """The shared argument that may have been meant as samples, and what to do; nothing, if there is none."""
+    has_sequences = all(isinstance(part.value, Sequence) for part in arguments.mapped)
+    for part in arguments.parts:
+        if part.axis is not None or not isinstance(part.value, list | tuple) or not part.value:
+            continue
+        if not has_sequences or all(type(leaf) in (int, float, bool) for leaf in jax.tree.leaves(part.value)):
+            names = ", ".join(one.name for one in arguments.parts)
+            return (
+                f"the argument {part.name!r}, which all samples share, is a {type(part.value).__name__} of "
+                f"{len(part.value)} items. If these are the samples, they stand in the wrong place: the arguments are "
+                f"({names})"
+            )
+    return ""
 
 
 def _is_namedtuple(value: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from jitbatch import _compat
+from jitbatch._describe import largest
 from jitbatch._errors import PlanError
 from jitbatch._graph import Graph
 from jitbatch._lowering import ArenaShape
@@ -139,10 +140,10 @@ class Capacity:
     def __str__(self) -> str:
         terms = dict(self.terms)
         blocks = [
-            f"{room} {cell}" + (f" ({terms[origin]} terms)" if origin in terms else "")
+            (room, f"{room} {cell}" + (f" ({terms[origin]} terms)" if origin in terms else ""))
             for cell, (origin, room) in zip(self.cells, self.nodes, strict=True)
         ]
-        parts = [", ".join(blocks) or "no nodes", f"{sum(room for _, room in self.inputs)} input rows"]
+        parts = [", ".join(largest(blocks)) or "no nodes", f"{sum(room for _, room in self.inputs)} input rows"]
         parts += [f"a loop of {sizes.rounds} rounds, {sizes.width} wide" for _, sizes in self.loops]
         parts += [f"{self.items} items"] if self.items else []
         return "room for " + "; ".join(parts)

@@ -1,7 +1,8 @@
 """Comparing a batch with the plain loop on the user's own data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ from jitbatch import _compat
 from jitbatch._errors import CheckError
 
 TOLERANCES = {2: 5e-2, 4: 1e-4, 8: 1e-9}
-"""By the bytes of a float: the difference that is allowed, as a part of the largest number in the same array."""
+"""By the bytes of a float: the difference that is allowed, as a part of the largest number in the same array. A result
+that was computed in shorter floats than its own is as inexact as these."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +53,31 @@ class Check:
         samples: on how many samples.
         values: the worst difference among the outputs.
         gradients: the worst difference among the gradients in the shared arguments.
+        computed_in: the shortest float that is computed in, where that decided the tolerance; "" elsewhere.
     """
 
     function: str
     samples: int
     values: Difference
     gradients: Difference
+    computed_in: str = ""
 
     def __str__(self) -> str:
         return (
             f"{self.function} on {self.samples} samples agrees with the plain loop: values {self.values}; "
-            f"gradients {self.gradients}"
+            f"gradients {self.gradients}{_told(self.computed_in)}"
         )
+
+
+def _told(computed_in: str) -> str:
+    if not computed_in:
+        return ""
+    return f" (computed in {computed_in}, so that {TOLERANCES[_real_bytes(computed_in)]:.0e} is allowed)"
 
 
 def check(
     function: str, batched: Callable[[Sequence[Any]], list[Any]], loop: Callable[[Sequence[Any]], list[Any]],
-    shared_leaves: Sequence[Any], names: Sequence[str], tolerance: float | None,
+    shared_leaves: Sequence[Any], names: Sequence[str], tolerance: float | None, shortest: Any = None,
 ) -> Check:  # fmt: skip
     """Compare two functions from the array leaves of the shared arguments to a list of results.
 
@@ -75,7 +85,8 @@ def check(
         function: what is checked.
         batched, loop: what is compared.
         shared_leaves, names: the leaves, and what they are called.
-        tolerance: the relative difference that is allowed; by the precision of each array if None.
+        tolerance: the relative difference that is allowed; by the precision of each array, and of `shortest`, if None.
+        shortest: the shortest float that is computed in, if that is known.
     """
     floats = [number for number, leaf in enumerate(shared_leaves) if _compat.is_float(jnp.asarray(leaf))]
 
@@ -92,17 +103,39 @@ def check(
 
     got, got_gradients = with_gradients(batched)
     wanted, wanted_gradients = with_gradients(loop)
-    values = _worst_value(got, wanted, tolerance)
+    compare = partial(_difference, tolerance=tolerance, shortest=shortest)
+    values = _worst_value(got, wanted, compare)
     places = [names[number] for number in floats]
-    gradients = _worst(zip(places, got_gradients, wanted_gradients, strict=True), tolerance)
-    result = Check(function, len(wanted), values, gradients)
+    gradients = _worst(zip(places, got_gradients, wanted_gradients, strict=True), compare)
+    computed_in = _decisive(shortest, [*jax.tree.leaves(wanted), *wanted_gradients]) if tolerance is None else ""
+    result = Check(function, len(wanted), values, gradients, computed_in)
     for what, worst in (("values", values), ("gradients", gradients)):
         if not worst.is_allowed:
             raise CheckError(
-                f"{function} differs from the plain loop: its {what} {worst}, {worst.allowed:.1e} is allowed. If "
-                "they agree in float64, rounding is the reason: give a tolerance. If not, it is a bug of jitbatch"
+                f"{function} differs from the plain loop: its {what} {worst}, {worst.allowed:.1e} is allowed"
+                f"{_told(computed_in)}. If they agree in float64, rounding is the reason: give a tolerance. If not, it "
+                "is a bug of jitbatch"
             )
     return result
+
+
+def shortest_float(jaxprs: Iterable[Any]) -> Any:
+    """The dtype of the shortest float among the values in these jaxprs; None if there is no float."""
+    pending = list(jaxprs)
+    found: set[Any] = set()
+    while pending:
+        for equation in pending.pop().eqns:
+            avals = [var.aval for var in (*equation.invars, *equation.outvars)]
+            found.update(aval.dtype for aval in avals if _compat.is_float(aval))
+            pending += _compat.jaxprs_in_params(equation.params)
+    return min(found, key=_real_bytes, default=None)
+
+
+def _decisive(shortest: Any, leaves: Sequence[Any]) -> str:
+    """The shortest float that is computed in, if it is shorter than some of these leaves; else nothing."""
+    floats = [one.dtype for one in map(jnp.asarray, leaves) if _compat.is_float(one)]
+    is_shorter = shortest is not None and any(_real_bytes(shortest) < _real_bytes(dtype) for dtype in floats)
+    return str(shortest) if is_shorter else ""
 
 
 def _projection(results: list[Any]) -> Any:
@@ -116,7 +149,7 @@ def _projection(results: list[Any]) -> Any:
     return total
 
 
-def _worst_value(got: list[Any], wanted: list[Any], tolerance: float | None) -> Difference:
+def _worst_value(got: list[Any], wanted: list[Any], compare: Callable[..., Difference]) -> Difference:
     pairs = []
     for sample, (one, other) in enumerate(zip(got, wanted, strict=True)):
         if jax.tree.structure(one) != jax.tree.structure(other):
@@ -124,16 +157,16 @@ def _worst_value(got: list[Any], wanted: list[Any], tolerance: float | None) -> 
         paths, leaves = jax.tree_util.tree_flatten_with_path(other)[0], jax.tree.leaves(one)
         for (path, theirs), mine in zip(paths, leaves, strict=True):
             pairs.append((f"sample {sample}, result{jax.tree_util.keystr(path)}", mine, theirs))
-    return _worst(pairs, tolerance)
+    return _worst(pairs, compare)
 
 
-def _worst(pairs: Any, tolerance: float | None) -> Difference:
+def _worst(pairs: Any, compare: Callable[..., Difference]) -> Difference:
     """The pair that is furthest beyond what is allowed, or closest to it."""
-    found = [_difference(where, mine, theirs, tolerance) for where, mine, theirs in pairs]
+    found = [compare(*pair) for pair in pairs]
     return max(found, key=lambda one: one.relative / (one.allowed or 1e-30), default=Difference())
 
 
-def _difference(where: str, mine: Any, theirs: Any, tolerance: float | None) -> Difference:
+def _difference(where: str, mine: Any, theirs: Any, *, tolerance: float | None, shortest: Any) -> Difference:
     mine, theirs = jnp.asarray(mine), jnp.asarray(theirs)
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         return Difference(
@@ -144,7 +177,8 @@ def _difference(where: str, mine: Any, theirs: Any, tolerance: float | None) -> 
     if not jnp.issubdtype(mine.dtype, jnp.inexact):
         differs = float(np.any(np.asarray(mine) != np.asarray(theirs)))
         return Difference(differs, differs, where)
-    allowed = TOLERANCES[_real_bytes(mine.dtype)] if tolerance is None else tolerance
+    computed = mine.dtype if shortest is None else min(mine.dtype, shortest, key=_real_bytes)
+    allowed = TOLERANCES[_real_bytes(computed)] if tolerance is None else tolerance
     wide = np.complex128 if jnp.issubdtype(mine.dtype, jnp.complexfloating) else np.float64
     a, b = (np.asarray(x).astype(wide) for x in (mine, theirs))
     same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -164,5 +198,5 @@ def _at(where: str, gap: np.ndarray) -> str:
 
 
 def _real_bytes(dtype: Any) -> int:
-    size = np.dtype(dtype).itemsize
+    size = jnp.dtype(dtype).itemsize
     return max(size // 2 if jnp.issubdtype(dtype, jnp.complexfloating) else size, 2)

@@ -5,9 +5,10 @@ JAX hands to a tracer; each entry says why it is here.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -84,6 +85,13 @@ def modes_of(value: Any) -> Iterator[str]:
 def is_in_reverse_mode_alone(value: Any) -> bool:
     """Whether a value is differentiated once, in reverse mode, and takes part in no other transformation."""
     return list(modes_of(value)) == ["reverse"] and not is_tracer(getattr(value, "primal", value))
+
+
+def typed_number(leaf: Any) -> type | None:
+    """The type of a Python number that has a dtype as well. jax 0.10: `jax.vjp`, and `jax.grad` with `allow_int`, hand
+    a function its Python integers as `TypedInt`, a subclass of `int` that is not public."""
+    kind = next((kind for kind in (int, float, complex) if isinstance(leaf, kind)), None)
+    return kind if hasattr(leaf, "dtype") else None
 
 
 def varying_axes(value: Any) -> frozenset[str]:
@@ -250,6 +258,14 @@ def store_results(functions: Sequence[Any], stored: list[list[Any]]) -> None:
 
 def defined_in_jax(filename: str | None) -> bool:
     return filename is None or filename.startswith(JAX_FOLDERS)
+
+
+@lru_cache(maxsize=4096)
+def defined_in_network_library(filename: str) -> bool:
+    """Whether code is in a library whose layers call JAX for the user, who knows the line that calls the layer."""
+    modules = (sys.modules.get(name) for name in ("flax", "equinox", "haiku", "optax"))
+    folders = [os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__]
+    return filename.startswith(tuple(folders))
 
 
 def is_users_jit(params: dict[str, Any]) -> bool:

@@ -9,21 +9,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import numpy as np
 
 from jitbatch import _compat
-from jitbatch._arguments import Arguments
+from jitbatch._arguments import Arguments, swapped
 from jitbatch._auto import Chooser
 from jitbatch._build import build
 from jitbatch._caches import Cache
 from jitbatch._canonical import Identity
-from jitbatch._errors import JitbatchError, mutation_error
+from jitbatch._errors import ArgumentError, JitbatchError
 from jitbatch._graph import Graph
 from jitbatch._numbering import Recording, number
 from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
+from jitbatch._state import changed_argument, flax_mutation, is_flax_mutation
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import Structure, aval_of, cannot_change, describe_leaf, described_leaves, identities, identity
-from jitbatch._tables import Tables, ValueClass
+from jitbatch._tables import Tables
 from jitbatch._templates import Known
 from jitbatch._tracebacks import users_part
 
@@ -85,6 +87,17 @@ class SharedArguments:
         remaining = iter(abstract.leaves)
         abstract._all = [next(remaining) if f is None else leaf for f, leaf in zip(self.key[3], self._all, strict=True)]
         return abstract
+
+    def check_data(self, call: Arguments) -> None:
+        """Refuse shapes and dtypes in place of arrays, where something is computed with them."""
+        if jax.ShapeDtypeStruct not in map(type, self.leaves):
+            return
+        names = shared_names(self.key, call)
+        name = next(n for n, leaf in zip(names, self.leaves, strict=True) if isinstance(leaf, jax.ShapeDtypeStruct))
+        raise ArgumentError(
+            f"the shared argument {name} is a jax.ShapeDtypeStruct, which has no data: `.plan` and `.explain` take it "
+            "in place of an array, but nothing can be computed with it. Give the array"
+        )
 
     def split(self, arrays: Sequence[Any]) -> list[list[Any]]:
         """The array leaves of each argument."""
@@ -178,7 +191,7 @@ class Context:
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
         self.rooms = Cache(MAX_ROOMS) if before is None else before.rooms
-        self.known_output: tuple[Any, list[ValueClass]] | None = None if before is None else before.known_output
+        self.known_outputs = Cache(2) if before is None else before.known_outputs
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}
 
@@ -277,6 +290,9 @@ class Context:
                 with _compat.set_current_trace(recorder):
                     result = call_watched(self.fun, args, kwargs, shared_objects, shared_leaves, name)
                     recorder.check_seen(jax.tree.leaves(result))
+            except TypeError as error:
+                _note_wrong_arguments(error, structure, index, arguments)
+                raise
             finally:
                 recorder.invalidate()
             recorder.passed.check_unchanged()
@@ -296,6 +312,19 @@ class Context:
         return found
 
 
+def _note_wrong_arguments(error: TypeError, structure: Structure, index: int, arguments: Arguments) -> None:
+    """Note what may be the matter with the arguments, if it can be told from the error that they lead to."""
+    if isinstance(error, JitbatchError):
+        return
+    if "Indexer must have integer" in str(error):
+        leaves = jax.tree_util.tree_flatten_with_path(structure.sample)[0]
+        for path, leaf in [one for one in leaves if isinstance(one[1], float | np.floating)][:1]:
+            place = f"{arguments.mapped[path[0].idx].name}[{index}]{jax.tree_util.keystr(path[1:])}"
+            error.add_note(f"jitbatch: {place} is the float {leaf!r}; an index, such as that of a word, is an integer")
+    if told := swapped(arguments):
+        error.add_note(f"jitbatch: {told}")
+
+
 def call_watched(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shared: Sequence[Any],
     leaves: Sequence[Sequence[Any]], name: str,
@@ -308,8 +337,8 @@ def call_watched(
         error.__traceback__ = users_part(error.__traceback__)
         raise
     except Exception as error:
-        if _is_flax_mutation(error):
-            raise mutation_error(_described_module(shared), name) from error
+        if is_flax_mutation(error):
+            raise flax_mutation(error, shared, name) from error
         error.add_note(f"jitbatch: raised while {name} was recorded")
         if _is_too_deep(error):
             error.add_note(
@@ -325,7 +354,7 @@ def call_watched(
         if len(after) != len(before):
             after = [leaf for leaf in after if describe_leaf(leaf) is not None]
         if list(map(id, after)) != list(map(id, before)):
-            raise mutation_error(f"the shared argument of type {type(part).__name__}", name)
+            raise changed_argument(part, before, name)
     return result
 
 
@@ -334,16 +363,3 @@ def _is_too_deep(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, RecursionError):
         error = error.__cause__ or error.__context__
     return error is not None
-
-
-def _described_module(shared: Sequence[Any]) -> str:
-    """The shared argument that is a module of Flax's, or one that is closed over."""
-    nnx = sys.modules.get("flax.nnx")
-    found = next((part for part in shared if nnx is not None and isinstance(part, nnx.Module)), None)
-    return "a Flax module" if found is None else f"the shared argument of type {type(found).__name__}"
-
-
-def _is_flax_mutation(error: Exception) -> bool:
-    """Flax notices by itself that a variable is changed by another trace than the one that made it."""
-    errors = sys.modules.get("flax.errors")
-    return errors is not None and isinstance(error, errors.TraceContextError)

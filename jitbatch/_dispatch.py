@@ -20,6 +20,7 @@ from jitbatch import _compat
 from jitbatch._analysis import Analysis
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
+from jitbatch._describe import kind_names, largest
 from jitbatch._errors import VerifyError
 from jitbatch._flows import without_flow
 from jitbatch._lowering import ArenaShape, Lowered, round_up
@@ -82,11 +83,12 @@ class DispatchProgram:
         return [by_class[c] for c in self.arenas]
 
     def describe(self, tables: StepTables) -> list[str]:
+        names = kind_names(step.kind for step in self.steps)
         lines = []
         for number, (step, starts) in enumerate(zip(self.steps, tables.starts, strict=True)):
             at = ", ".join(str(int(start)) for start in starts) if isinstance(starts, np.ndarray) else "?"
-            lines.append(f"  step {number}: {step.kind.cell.name} x{step.width} -> rows {at}")
-        return lines
+            lines.append((step.width, f"  step {number}: {names[step.kind]} x{step.width} -> rows {at}"))
+        return largest(lines)
 
 
 def lower(analysis: Analysis, policy: Policy, verify: bool = False) -> Lowered:

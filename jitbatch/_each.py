@@ -16,6 +16,7 @@ import numpy as np
 from jitbatch import _compat, _varying
 from jitbatch._arguments import Arguments
 from jitbatch._context import Context, SharedArguments, call_watched
+from jitbatch._describe import largest
 from jitbatch._items import Items, split_items
 from jitbatch._plan import Like, Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
@@ -58,7 +59,9 @@ class EachProgram:
         counts: dict[SampleProgram, int] = {}
         for sample in self.samples:
             counts[sample] = counts.get(sample, 0) + 1
-        return [f"  structure {number}: {count} samples" for number, count in enumerate(counts.values())]
+        return largest(
+            [(count, f"  structure {number}: {count} samples") for number, count in enumerate(counts.values())]
+        )
 
 
 def sample_program(

@@ -49,13 +49,16 @@ class DataError(JitbatchError, ValueError):
     """A line of a data file is not what its format asks for."""
 
 
-def mutation_error(what: str, sample: str) -> MutationError:
+def mutation_error(what: str, sample: str, remedy: str | None = None) -> MutationError:
     return MutationError(
         f"{what} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
         "BatchNorm's running mean, an attribute or dictionary item that is set, a list that is emptied) would be lost. "
-        "Dropout: pass a key of each sample as a mapped argument, and give it to the layer (rngs=key; "
-        "jitbatch.Keys(key) for one a node). BatchNorm: its statistics are those of a batch, and a sample has none: "
-        "use LayerNorm, or normalise outside of the batched function with statistics that are computed there. Else "
-        "return new state as an output, work on a copy of a list, or switch the module to evaluation mode."
+        + (
+            remedy
+            or "Dropout: pass a key of each sample as a mapped argument, and give it to the layer (rngs=key; "
+            "jitbatch.Keys(key) for one a node). BatchNorm: its statistics are those of a batch, which a sample has not: "
+            "use LayerNorm, or normalise outside of the batched function with statistics that are computed there. Else "
+            "return new state as an output, work on a copy of a list, or switch the module to evaluation mode."
+        )
     )

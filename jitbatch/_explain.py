@@ -19,7 +19,7 @@ from jitbatch._report import CellReport, ColumnReport, NodeReport, PartReport, R
 from jitbatch._schedule import agenda, depth
 from jitbatch._sites import describe_source
 from jitbatch._sources import Source
-from jitbatch._tables import ROW, Kind
+from jitbatch._tables import Kind
 
 LAUNCH = 5e-6
 """Seconds that a step is estimated to take before its first row."""
@@ -72,7 +72,8 @@ def explain_plan(
     groups = find_groups(plan)
     step_seconds = [_step_seconds(executed.kinds[step.type], step.width, seconds) for step in executed.steps]
     compile_seconds = _compile_seconds(executed, static.executor == "fused", seconds)
-    cells, part_of = _cells(groups, executed, step_seconds, compile_seconds)
+    differs = _advice.differences(groups, static)
+    cells, part_of = _cells(groups, executed, step_seconds, compile_seconds, differs)
     of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
     users = Counter(step for nodes in of_sample for step in set(executed.node_step[nodes].tolist()))
     drawn = _choose(of_sample)
@@ -168,7 +169,11 @@ def find_groups(plan: Plan) -> list[Group]:
 
 
 def _cells(
-    groups: Sequence[Group], executed: Executed, step_seconds: Sequence[float], compile_seconds: Mapping[int, float]
+    groups: Sequence[Group],
+    executed: Executed,
+    step_seconds: Sequence[float],
+    compile_seconds: Mapping[int, float],
+    differs: Mapping[tuple[int, ...], str],
 ) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
     """The cells, and for each type that runs its cell and part."""
     running = {step.type for step in executed.steps}  # there may be room for types that the batch does not have
@@ -185,7 +190,8 @@ def _cells(
             for name, kind, number in own
         )
         if parts:
-            cell = CellReport(group.source.name, group.source.where, _shapes(group.cell), group.calls, parts)
+            source, told = group.source, differs.get(group.kinds, "")
+            cell = CellReport(source.name, source.where, group.cell.shapes, group.calls, parts, told)
             found.append((cell, [number for *_, number in own]))
     found.sort(key=lambda one: (-one[0].compile, -one[0].share))
     part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}
@@ -225,14 +231,6 @@ def _part(
         share=seconds / total,
         compile=compile_seconds,
     )
-
-
-def _shapes(kind: Kind) -> str:
-    def names(avals: Sequence[Any]) -> str:
-        return ", ".join(aval.str_short() for aval in avals)
-
-    rows = [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == ROW]
-    return f"{names(rows)}{', ...' if kind.is_variadic else ''} -> {names(kind.cell.out_avals)}"
 
 
 def _compile_seconds(

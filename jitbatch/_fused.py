@@ -21,6 +21,7 @@ from jax import lax
 
 from jitbatch import _compat, _varying
 from jitbatch._cut import cut_cell
+from jitbatch._describe import kind_names, largest
 from jitbatch._flows import without_flow
 from jitbatch._loop import Block, LoopShape, put, run_loop
 from jitbatch._segments import gather, segment_sums
@@ -69,15 +70,17 @@ class FusedProgram:
         return _with_rows(arenas, made, range(len(arenas)))
 
     def describe(self, tables: Sequence[Any]) -> list[str]:
+        names = kind_names(block.kind for block in self.blocks)
         lines = []
         for number, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
             if isinstance(phase, SingleShape):
-                lines.append(f"  phase {number}: {phase.block.kind.cell.name} x{table['total']}")
+                lines.append((phase.block.capacity, f"  phase {number}: {names[phase.block.kind]} x{table['total']}"))
             else:
-                names = ", ".join(block.kind.cell.name for block in phase.blocks)
+                cells = ", ".join(largest([(block.capacity, names[block.kind]) for block in phase.blocks]))
+                room = sum(block.capacity for block in phase.blocks)
                 total = "?" if _compat.is_tracer(table["total"]) else int(np.sum(table["total"]))
-                lines.append(f"  phase {number}: {table['rounds']} rounds of {names} x{total}")
-        return lines
+                lines.append((room, f"  phase {number}: {table['rounds']} rounds of {cells} x{total}"))
+        return largest(lines)
 
 
 def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:

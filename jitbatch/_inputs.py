@@ -85,6 +85,8 @@ def _stack_on_host(arrays: Sequence[Any], rows: int, value_class: ValueClass) ->
         return np.array(arrays, value_class.dtype)  # numbers are many and small: all at once
     if not NUMBERS.isdisjoint(kinds):
         arrays = list(numbers_together(arrays, value_class.dtype))
+    if any(kind is not np.ndarray and issubclass(kind, np.ndarray) for kind in kinds):
+        arrays = list(map(np.asarray, arrays))  # an `np.matrix` has two axes, whatever is done to it
     flat = np.concatenate(arrays, axis=None, dtype=value_class.dtype, casting="unsafe")
     return flat.reshape(rows, *value_class.shape)
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 
+from jitbatch._caches import Cache
 from jitbatch._cut import cut_cell, is_float
 from jitbatch._dispatch import DispatchProgram
+from jitbatch._errors import PlanError
 from jitbatch._loop import LoopShape
 from jitbatch._tables import ROW, Kind
 
@@ -59,9 +61,32 @@ class Need:
     backward: int
 
 
+@dataclass(frozen=True)
+class StaticMemory:
+    """The part of a prediction that the static part of a plan decides: all but tables, input rows and outputs.
+
+    Attributes:
+        inference, training: bytes, as in `Memory`.
+        out_rows: bytes of a row of each stacked output. Those of `out="list"` are part of the above.
+    """
+
+    inference: int
+    training: int
+    out_rows: tuple[int, ...]
+
+
 def predict_memory(plan: Any) -> Memory:
     """The memory that running a plan needs."""
-    static = plan.static
+    needed: StaticMemory = plan.static.memory
+    outputs = sum(len(rows) * size for rows, size in zip(plan.out_rows, needed.out_rows, strict=False))
+    data = outputs + sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
+    return Memory(needed.inference + data, needed.training + data)
+
+
+def predict_static_memory(static: Any) -> StaticMemory:
+    """The memory that running any plan with this static part needs."""
+    if static.types is None:
+        raise PlanError("a plan for the loop executor is compiled sample by sample: nothing predicts its memory")
     classes = [static.tables.classes[arena.value_class] for arena in static.arenas]
     sizes = [arena.capacity * _size(own) for arena, own in zip(static.arenas, classes, strict=True)]
     # A cotangent arena is made from another one.
@@ -70,7 +95,6 @@ def predict_memory(plan: Any) -> Memory:
     shared = [static.tables.classes[static.tables.shared_class[number]] for number in numbers]
     parameters = sum(map(_size, shared))
     gradients = sum(_size(own) for own in shared if is_float(own))
-    given = parameters + sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
 
     if isinstance(static.program, DispatchProgram):
         needs = [_of_calls(step.kind, step.width) for step in static.program.steps]
@@ -83,16 +107,14 @@ def predict_memory(plan: Any) -> Memory:
             for phase in phases
         ]  # fmt: skip
         kept = sum(size * _versions(arena, phases) for arena, size in enumerate(sizes))
-    if static.out == "list":
-        outputs = sum(_size(classes[place]) for places in static.out_arenas for place in places)
-    else:
-        rows = zip(static.out_arenas[0], plan.out_rows, strict=True)
-        outputs = sum(len(own) * _size(classes[place]) for place, own in rows)
+    outputs = [_size(classes[place]) for places in static.out_arenas for place in places]
+    listed = sum(outputs) if static.out == "list" else 0
     forward = max((need.forward for need in needs), default=0)
     backward = max((need.backward for need in needs), default=0)
-    return Memory(
-        inference=given + sum(sizes) + forward + outputs,
-        training=given + gradients + kept + cotangents + sum(need.saved for need in needs) + backward + outputs,
+    return StaticMemory(
+        inference=parameters + sum(sizes) + forward + listed,
+        training=parameters + gradients + kept + cotangents + sum(need.saved for need in needs) + backward + listed,
+        out_rows=() if static.out == "list" else tuple(outputs),
     )
 
 
@@ -139,8 +161,16 @@ def _work(kind: Kind) -> int:
     return operands + sum(map(_size, cell.out_avals)) + between
 
 
+_saved_bytes = Cache(1024)
+
+
 def _saved(kind: Kind) -> int:
-    """Bytes a row that JAX saves to differentiate a cell."""
+    """Bytes a row that JAX saves to differentiate a cell: told by tracing it, which takes milliseconds."""
+    return _saved_bytes.get_or_make(kind, lambda: _traced_saved(kind))
+
+
+def _traced_saved(kind: Kind) -> int:
+    """The same, asked of JAX; nothing for a cell that has no derivative."""
     is_row = [bound == ROW for bound in kind.binding]
 
     def at(width: int) -> int:
@@ -152,7 +182,10 @@ def _saved(kind: Kind) -> int:
         pull = jax.eval_shape(lambda *operands: jax.vjp(mapped, *operands)[1], *operands)
         return sum(map(_size, jax.tree.leaves(pull)))
 
-    return at(2) - at(1)
+    try:
+        return at(2) - at(1)
+    except Exception:  # whatever JAX says of operations without a derivative, or that cannot be mapped
+        return 0
 
 
 def _size(one: Any) -> int:

@@ -1,13 +1,17 @@
 """A report as HTML: a table for notebooks, and a page of its own with drawings."""
 
+import base64
 import dataclasses
+import hashlib
 import json
+import re
 from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from jitbatch._describe import MOST
 from jitbatch._readable import readable_count, readable_seconds, short_paths
-from jitbatch._terminal import HEADINGS, facts, rows_of
+from jitbatch._terminal import HEADINGS, facts, further_cells, rows_of
 
 if TYPE_CHECKING:
     from jitbatch._report import Report
@@ -22,25 +26,33 @@ def colour(cell: int) -> str:
     return COLOURS[cell % len(COLOURS)]
 
 
+def _colour_class(cell: int) -> str:
+    """The class of style that has the colour of a cell; the page's policy forbids `style` attributes."""
+    return f"c{cell % len(COLOURS)}"
+
+
 def table_html(report: "Report") -> str:
     """The report as a heading, a table, totals and advice, for a notebook."""
     cell = "padding:2px 10px;text-align:right"
     first = "padding:2px 10px;text-align:left;white-space:pre"
     head = "".join(f'<th style="{first if i < 2 else cell}">{escape(name)}</th>' for i, name in enumerate(HEADINGS))
     lines = []
-    for row in rows_of(report):
+    for row in rows_of(report, MOST):
         texts = "".join(f'<td style="{first if i < 2 else cell}">{escape(text)}</td>' for i, text in enumerate(row))
         lines.append(f"<tr>{texts}</tr>")
     return (
         f"<p><b>{escape(report.function)}</b> <code>{escape(report.where)}</code></p>"
         f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-        f"{_facts(report)}{_advice(report)}"
+        f"<p>{escape(further_cells(report, MOST))}</p>{_facts(report)}{_advice(report)}"
     )
 
 
 def page(report: "Report") -> str:
-    """A page that needs nothing else: styles, script and data are in it."""
-    template = (resources.files("jitbatch") / _TEMPLATE).read_text(encoding="utf-8")
+    """A page that needs nothing else: styles, script and data are in it.
+
+    Names of functions and files are text, whatever they contain: they are escaped, and placeholders are filled in one
+    pass. Besides, the page's Content-Security-Policy lets no other script run.
+    """
     parts = {
         "title": escape(report.function),
         "where": escape(report.where),
@@ -51,11 +63,37 @@ def page(report: "Report") -> str:
         "advice": _advice(report) or "<p>Nothing stayed small.</p>",
         "sample": str(report.sample),
         "clock": "measured" if report.measured else "estimated",
-        "data": json.dumps(_data(report)).replace("</", "<\\/"),
+        "data": script_json(_data(report)),
     }
-    for name, text in parts.items():
-        template = template.replace(f"{{{{{name}}}}}", text)
-    return template
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _template())
+
+
+def _template() -> str:
+    """The page of no report: the file with colours, and with a policy that allows this style and this script."""
+    text = (resources.files("jitbatch") / _TEMPLATE).read_text(encoding="utf-8")
+    rules = "\n".join(f".c{number} {{ background: {one}; }}" for number, one in enumerate(COLOURS))
+    text = text.replace("{{colours}}", rules)
+    policy = (
+        f"default-src 'none'; script-src {_hash_of('script', text)}; style-src {_hash_of('style', text)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return text.replace("{{policy}}", policy)
+
+
+def _hash_of(tag: str, text: str) -> str:
+    """The source expression of a Content-Security-Policy that allows the text of the one element `<tag>`."""
+    (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def script_json(data: Any) -> str:
+    """JSON that can stand inside a `<script>` element: no character of it begins or ends anything in HTML.
+
+    >>> script_json({"name": "</script> & <!--"})
+    '{"name": "\\\\u003c/script\\\\u003e \\\\u0026 \\\\u003c!--"}'
+    """
+    text = json.dumps(data)  # in ASCII: U+2028 and U+2029, which end lines of scripts, are escaped by it
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _data(report: "Report") -> dict[str, Any]:
@@ -64,7 +102,7 @@ def _data(report: "Report") -> dict[str, Any]:
         {
             "name": cell.name,
             "where": places[cell.where],
-            "shapes": cell.shapes.replace("->", "→"),
+            "shapes": cell.shapes.replace("->", "→") + (f"; {cell.differs}" if cell.differs else ""),
             "colour": colour(number),
             "parts": [part.name for part in cell.parts],
         }
@@ -98,7 +136,7 @@ def _tiles(report: "Report") -> str:
 
 def _legend(report: "Report") -> str:
     return "".join(
-        f'<span class=key data-cell={number}><i style="background:{colour(number)}"></i>{escape(cell.name)}</span>'
+        f"<span class=key data-cell={number}><i class={_colour_class(number)}></i>{escape(cell.name)}</span>"
         for number, cell in enumerate(report.cells)
     )
 
@@ -109,7 +147,7 @@ def _table(report: "Report") -> str:
     for row in rows_of(report):
         is_part = row[0].startswith("  ")
         number += not is_part
-        mark = "" if is_part else f'<i style="background:{colour(number)}"></i>'
+        mark = "" if is_part else f"<i class={_colour_class(number)}></i>"
         texts = "".join(f"<td>{mark if i == 0 else ''}{escape(text.strip())}</td>" for i, text in enumerate(row))
         lines.append(f"<tr class={'part' if is_part else 'cell'}>{texts}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"

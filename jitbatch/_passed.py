@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import jax
 
 from jitbatch._canonical import Identity
-from jitbatch._errors import ArgumentError, mutation_error
+from jitbatch._errors import ArgumentError
 from jitbatch._rows import Numbers
+from jitbatch._state import changed_argument
 from jitbatch._static import bits_key, flatten_with_statics
 from jitbatch._structure import is_named_tuple
 from jitbatch._tables import Tables
@@ -122,7 +123,7 @@ class Passed:
         for arg, leaves, *_ in self._shared:
             after = jax.tree.leaves(arg)
             if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
-                raise mutation_error(_described(arg, True), self._sample)
+                raise changed_argument(arg, leaves, self._sample)
 
     def opened(self, arg: Any, alias: Callable[[Any], Any]) -> tuple[Any, list[Any] | None]:
         """A copy of an argument, in which numbers and arrays that are no values of the recording are replaced, and its
@@ -141,7 +142,7 @@ class Passed:
         parts = [flatten_with_statics(arg) for arg in given]
         for one, (found, *_) in zip(flat, parts, strict=True):
             if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
-                raise mutation_error(_described(one.arg, True), self._sample)
+                raise changed_argument(one.arg, one.leaves, self._sample)
         described = tuple((tree, statics, tuple(map(self._leaf_key, leaves))) for leaves, tree, statics in parts)
         return FirstCall(
             (weakly(fun), len(args), tuple(kwargs), described), [leaves for leaves, *_ in parts],
@@ -233,11 +234,7 @@ def check_holds(arg: Any, leaves: list[Any], sample: str, is_shared: bool = Fals
     if len(after) != len(leaves) or any(
         one is not other and (is_array(one) or is_array(other)) for one, other in zip(leaves, after, strict=True)
     ):
-        raise mutation_error(_described(arg, is_shared), sample)
-
-
-def _described(arg: Any, is_shared: bool) -> str:
-    return f"{'the shared' if is_shared else 'an'} argument of type {type(arg).__name__}"
+        raise changed_argument(arg, leaves, sample, is_shared)
 
 
 def _is_shared_leaf(value: Any) -> bool:

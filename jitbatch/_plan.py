@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,11 +21,11 @@ from jitbatch._inputs import pad_rows
 from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
 from jitbatch._lowering import ArenaShape, Program
-from jitbatch._memory import Memory, predict_memory
+from jitbatch._memory import Memory, StaticMemory, predict_memory, predict_static_memory
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._sizes import Sizes
-from jitbatch._tables import Tables
+from jitbatch._tables import Tables, ValueClass
 from jitbatch._types import Types, known_types, types_of
 from jitbatch._verify import verify_analysis, verify_lowered
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jitbatch._report import Report
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanStatic:
     """What a program is compiled for: everything in a plan but its integer tables and input rows.
 
@@ -67,13 +67,31 @@ class PlanStatic:
             return self.program.out_classes  # type: ignore[union-attr]
         return tuple(self.arenas[place].value_class for place in self.out_arenas[0])
 
+    @cached_property
+    def capacity(self) -> Capacity:
+        """The capacity of plans with this static part and without items."""
+        if not isinstance(self.program, FusedProgram):
+            raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
+        cells = [block.kind.cell.name for block in self.program.blocks]
+        return capacity_of(self.program.sizes, cells, 0, self.tables)
+
+    @cached_property
+    def memory(self) -> StaticMemory:
+        return predict_static_memory(self)
+
+    def __repr__(self) -> str:  # read where JAX says that two plans are not for one program
+        sizes = str(self.capacity) if isinstance(self.program, FusedProgram) else f"{len(self.arenas)} arenas"
+        return f"<{self.executor} program of {self.owner!r}: {sizes}>"
+
     def _identity(self) -> tuple[Any, ...]:
         return (self.owner, self.shared_key, self.arenas, self.program, self.out, self.out_trees, self.out_arenas)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return isinstance(other, PlanStatic) and self.tables is other.tables and self._identity() == other._identity()
+        if not isinstance(other, PlanStatic):
+            return NotImplemented  # that of a plan in a file knows how it compares with this (see `_saved`)
+        return self.tables is other.tables and self._identity() == other._identity()
 
     @cached_property
     def _hash(self) -> int:
@@ -115,7 +133,9 @@ class Plan:
     """The analysis of one batch: which calls run together, on which rows.
 
     Made by `f.plan(...)` and run by `f.batch(shared, plan)`. A plan is a pytree: its leaves are small integer tables
-    and the batch's input rows, which are constants; the rest is static.
+    and the batch's input rows, which are constants; the rest is static. Plans pickle, and `jax.export` saves programs
+    that take them: such a program runs every plan of the function whose sizes are those of the plan it was exported
+    with, `f.plan(..., like=plan)`.
 
     Attributes:
         inputs: for each arena its input rows, padded to the size in its `ArenaShape`.
@@ -193,11 +213,8 @@ class Plan:
     @property
     def capacity(self) -> Capacity:
         """What the plan has room for, to be saved and given back as `f.plan(..., like=capacity)`."""
-        program = self.static.program
-        if not isinstance(program, FusedProgram):
-            raise PlanError(f"a plan for the {self.static.executor} executor has the sizes of its batch, no capacity")
-        cells = [block.kind.cell.name for block in program.blocks]
-        return capacity_of(program.sizes, cells, self.like.items, self.static.tables)
+        items = 0 if self.ragged is None else self.ragged.mask.shape[-1]
+        return replace(self.static.capacity, items=items)
 
     @property
     def memory(self) -> Memory:
@@ -396,12 +413,17 @@ def outputs_of(
         differs = [one != (trees[0], classes[0]) for one in zip(trees, classes, strict=True)]
         index = differs.index(True)
         raise OutputError(
-            f"sample {index} has the result {_describe_result(graphs[index], tables)}, but sample 0 has "
-            f"{_describe_result(graphs[0], tables)}: they cannot be stacked. Return results of one shape and dtype for "
+            f"sample {index} has the result {_result_of(graphs[index], tables)}, but sample 0 has "
+            f"{_result_of(graphs[0], tables)}: they cannot be stacked. Return results of one shape and dtype for "
             'every sample (a sum of nothing is Python\'s integer 0: begin it with 0.0 or zeros), or use out="list"'
         )
     return (trees[0],), [classes[0]]
 
 
-def _describe_result(graph: Any, tables: Tables) -> str:
-    return str(graph.out_tree.unflatten([str(tables.classes[c]) for c in graph.out_classes])).replace("'", "")
+def _result_of(graph: Any, tables: Tables) -> str:
+    return describe_result(graph.out_tree, [tables.classes[c] for c in graph.out_classes])
+
+
+def describe_result(tree: Any, classes: Sequence[ValueClass]) -> str:
+    """A result's tree, with the shapes and dtypes of its leaves."""
+    return str(tree.unflatten(map(str, classes))).replace("'", "")

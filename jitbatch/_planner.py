@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jitbatch import _compat, _context, _passes
-from jitbatch._arguments import Arguments, samples_of
+from jitbatch._arguments import Arguments, samples_of, swapped
 from jitbatch._auto import Choice, Way
 from jitbatch._caches import Cache, CacheInfo
 from jitbatch._canonical import Identity
@@ -25,7 +25,7 @@ from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
-from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
+from jitbatch._plan import Like, Options, Plan, describe_result, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._rooms import Rooms
 from jitbatch._rows import ClosesOverTracer
@@ -46,7 +46,11 @@ class Call:
 
     @cached_property
     def samples(self) -> list[Any]:
-        return samples_of(self.arguments.mapped)
+        try:
+            return samples_of(self.arguments.mapped)
+        except ArgumentError as error:
+            told = swapped(self.arguments)
+            raise ArgumentError(f"{error}; {told}" if told else str(error)) from None
 
 
 class Recorded:
@@ -131,10 +135,11 @@ class Planner:
                 "...) that it closes over. A plan outlives the transformation: pass that value as a shared argument "
                 "instead, or call .batch on the samples inside it"
             ) from None
-        if any(_compat.is_tracer(leaf) for leaf in jax.tree.leaves(plan.inputs)):
+        traced = [leaf for leaf in jax.tree.leaves(plan.inputs) if _compat.is_tracer(leaf)]
+        if traced:
             raise PlanError(
                 "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
-                "inputs are constants. To differentiate with respect to samples, call .batch on the samples themselves"
+                f"inputs are constants. {_instead_of_planning(traced)}"
             )
         return plan
 
@@ -206,12 +211,19 @@ class Planner:
         if self.options.out == "list":
             return []
         context = self._context(call.arguments, call.shared)
-        if context.known_output is None:
+        known = list(context.known_outputs)
+        if len(known) > 1:
+            first, second = (describe_result(*one) for one in known[:2])
+            raise ArgumentError(
+                f"{self._name} was given no samples, and earlier batches do not tell what its output looks like: one "
+                f'was made of {first}, one of {second}. Leave empty batches out, or use out="list"'
+            )
+        if not known:
             raise ArgumentError(
                 f"{self._name} was given no samples, and no earlier batch tells what its output looks like. Give at "
                 'least one sample first, or use out="list"'
             )
-        tree, classes = context.known_output
+        tree, classes = known[0]
         rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in classes])
         return no_samples(rows, context.tables.outlines) if self.options.out == "ragged" else rows
 
@@ -274,8 +286,9 @@ class Planner:
                 rooms = self._rooms(batch, like, shards, is_eager)
             plan = self._sized(batch, choice, like, shards, rooms, is_eager)
         if self.options.out != "list":
-            classes = [batch.context.tables.classes[c] for c in plan.static.out_classes]
-            context.known_output = plan.static.out_trees[0], classes
+            classes = map(batch.context.tables.classes.__getitem__, plan.static.out_classes)
+            output = plan.static.out_trees[0], tuple(classes)
+            context.known_outputs.put(output, output)
         logger.debug("planned %s: %r", self.owner, plan)
         return plan
 
@@ -391,7 +404,7 @@ class Planner:
 
         def record(sample: Any) -> Graph:
             try:
-                return context.graph(Structure(sample, 0, names), 0, shared, arguments)
+                return context.graph(Structure(sample, 0, names, has_data=False), 0, shared, arguments)
             except ClosesOverTracer:
                 raise
             except Exception as error:
@@ -419,6 +432,16 @@ class Planner:
                 f"the plan was made by {describe_function(owner.__wrapped__)}, not by {self._name}: a plan is for the "
                 "function that made it"
             )
+
+
+def _instead_of_planning(traced: Sequence[Any]) -> str:
+    """What to do with samples that are not known while a plan is made."""
+    if any(list(_compat.modes_of(leaf)) for leaf in traced):
+        return "To differentiate with respect to samples, call .batch on the samples themselves"
+    return (
+        "Plan outside of the transformation, and pass it the plan in place of the samples: "
+        "`plan = f.plan(params, samples)`, then `step(params, plan)` with `f.batch(params, plan)` inside the step"
+    )
 
 
 def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:

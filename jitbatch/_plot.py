@@ -27,7 +27,8 @@ def plot(report: "Report") -> Any:
     batch, time, sample = figure.subplots(3, 1, gridspec_kw={"height_ratios": ratios})
     figure.suptitle(
         f"{report.function}: {report.samples} samples, {report.nodes} calls, {report.distinct} distinct, "
-        f"{report.steps} steps of {report.mean_width:.1f}"
+        f"{report.steps} steps of {report.mean_width:.1f}",
+        parse_math=False,
     )
     _draw_batch(batch, report, lanes)
     _draw_time(time, report)
@@ -62,7 +63,7 @@ def _draw_batch(axes: Any, report: "Report", lanes: Sequence[tuple[int, int]]) -
         if len(report.columns) <= 40 and tall > 0.25:
             axes.text(column, base + tall / 2, str(count), ha="center", va="center", color="white", fontsize=8)
     names = [_name(report, *lane) for lane in reversed(lanes)]
-    axes.set_yticks(np.arange(len(lanes)) + 0.4, names)
+    axes.set_yticks(np.arange(len(lanes)) + 0.4, names, parse_math=False)
     axes.set_xlim(-0.6, len(report.columns) - 0.4)
     axes.set_xlabel("phases, and rounds of loops")
     axes.tick_params(left=False)

@@ -50,6 +50,7 @@ class CellReport:
         shapes: the shapes of operands that are rows, and of outputs, as `"float32[4], int32[] -> float32[4]"`.
         calls: how often samples call it; None where the plan does not know.
         parts: the parts that it was split into; one for a whole cell.
+        differs: in what it differs from other types of the same function, if there are any.
     """
 
     name: str
@@ -57,6 +58,7 @@ class CellReport:
     shapes: str
     calls: int | None
     parts: tuple[PartReport, ...]
+    differs: str = ""
 
     @property
     def main(self) -> PartReport:
@@ -213,7 +215,8 @@ class Report:
         Args:
             path: where to write it.
         """
-        with open(path, "w", encoding="utf-8") as file:
+        # Names of files may hold bytes that are no text: Python has surrogates for them, which UTF-8 has not.
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page(self))
 
     def plot(self) -> Any:

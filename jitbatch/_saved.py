@@ -22,12 +22,13 @@ from jitbatch import _compat, _saved_file
 from jitbatch._arguments import Arguments, Part
 from jitbatch._caches import Cache
 from jitbatch._canonical import array_key
-from jitbatch._capacity import Names, capacity_of, check_arenas, find_name, saveable, sizes_of
+from jitbatch._capacity import Capacity, Names, capacity_of, check_arenas, find_name, saveable, sizes_of
 from jitbatch._dispatch import DispatchProgram, StepShape, StepTables
 from jitbatch._errors import PlanError
 from jitbatch._fused import FusedProgram
 from jitbatch._graph import Graph
 from jitbatch._lowering import ArenaShape
+from jitbatch._memory import StaticMemory
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
 from jitbatch._saved_checks import check_arrays, check_blocks, check_sizes, check_steps
@@ -41,7 +42,7 @@ from jitbatch._types import types_of
 from jitbatch._version import __version__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SavedStatic:
     """The static part of a plan that was loaded.
 
@@ -101,11 +102,28 @@ class SavedStatic:
                 f"with: {told}. Plan again with these"
             )
 
+    @property
+    def capacity(self) -> Capacity:
+        if self.executor != "fused":
+            raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
+        exemplars: Any = self.content.capacity.exemplars
+        return replace(self.content.capacity, exemplars=replace(exemplars, objects=self.objects))
+
+    @property
+    def memory(self) -> StaticMemory:
+        return self.content.memory
+
+    def __repr__(self) -> str:
+        sizes = str(self.capacity) if self.executor == "fused" else f"of {self.digest[:8]}"
+        return f"<saved {self.executor} program of {self.function}: {sizes}>"
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SavedStatic) and (self.digest, self.objects) == (other.digest, other.objects)
+        if isinstance(other, PlanStatic):  # as where `jax.export` compares the plan of a call with the one it has saved
+            other = saved_static(other)
+        return isinstance(other, SavedStatic) and self.content.program == other.content.program
 
     def __hash__(self) -> int:
-        return hash(self.digest)
+        return hash(self.content.program)
 
 
 def version() -> str:
@@ -141,12 +159,8 @@ def _to_bytes(plan: Plan, objects: list[Any] | None) -> bytes:
     static: Any = plan.static
     if not isinstance(static, SavedStatic):
         text = _content_of(static, objects).to_bytes()
-    elif static.objects and objects is None:
-        raise PlanError(
-            "the plan was unpickled, and holds values that are not data: plan again, and save that, which names them"
-        )
     else:
-        text = static.text
+        text = data_of(static) if objects is None else static.text
         if objects is not None:
             objects += static.objects
     arrays: list[Any] = []
@@ -177,6 +191,30 @@ def _to_bytes(plan: Plan, objects: list[Any] | None) -> bytes:
 _RAGGED = ("sample", "position", "mask", "outline")
 
 
+_saved_statics = Cache(256)
+
+
+def saved_static(static: PlanStatic | SavedStatic) -> SavedStatic:
+    """The static part of a plan as it is saved; values in samples that are not data are beside it."""
+    return static if isinstance(static, SavedStatic) else _saved_statics.get_or_make(static, lambda: _save(static))
+
+
+def _save(static: PlanStatic) -> SavedStatic:
+    objects: list[Any] = []
+    content = _content_of(static, objects)
+    text = content.to_bytes()
+    return SavedStatic(content, text, _saved_file.digest(text), tuple(objects))
+
+
+def data_of(static: SavedStatic) -> bytes:
+    """The static part of a plan as data alone."""
+    if static.objects:
+        raise PlanError(
+            "the plan was unpickled, and holds values that are not data: plan again, and save that, which names them"
+        )
+    return static.text
+
+
 def _opened(tree: Any) -> Any:
     """A tree whose leaves are numbers."""
     return tree.unflatten([0] * tree.num_leaves)
@@ -193,7 +231,7 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
     capacity = saveable(capacity_of(sizes, cells, 0, static.tables), objects)
     known = _recorded_trees(sizes.exemplars, static.out)
     others = list(dict.fromkeys(tree for tree in static.out_trees if tree not in known))
-    return Content(
+    content = Content(
         function=name_of(static.owner),
         version=version(),
         granularity=static.tables.granularity,
@@ -214,7 +252,20 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
         out_trees=tuple((*known, *others).index(tree) for tree in static.out_trees),
         trees=Trees.of(map(_opened, others), "a result", objects),
         out_arenas=static.out_arenas,
+        memory=static.memory,
     )
+    return replace(content, program=_program_digest(content, static.out_trees))
+
+
+def _program_digest(content: Content, out_trees: Sequence[Any]) -> str:
+    """What is equal for plans of one program: others may have been its exemplars, or have named its cells."""
+    none = Trees.of([], "", None)
+    bare = replace(
+        content, reason="", graphs=(), out_trees=(), trees=none,
+        capacity=replace(content.capacity, exemplars=none, cells=()),
+    )  # fmt: skip
+    described = bare.to_bytes() + repr([_tree_name(tree) for tree in out_trees]).encode()
+    return hashlib.sha256(described).hexdigest()
 
 
 def _recorded_trees(exemplars: Sequence[Graph], out: str) -> list[Any]:
@@ -287,9 +338,14 @@ def _restore(content: bytes, objects: tuple[Any, ...] | None) -> Plan:
         damaged(f"{type(error).__name__}: {str(error)[:100]}")
 
 
-def _plan_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any, ...] | None) -> Plan:
+def static_of(text: bytes) -> SavedStatic:
+    """The static part of a plan that was saved as this."""
     digest = _saved_file.digest(text)
-    static = _statics.get_or_make(digest, lambda: SavedStatic(_checked(text), text, digest))
+    return _statics.get_or_make(digest, lambda: SavedStatic(_checked(text), text, digest))
+
+
+def _plan_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any, ...] | None) -> Plan:
+    static = static_of(text)
     static = replace(static, objects=objects) if objects else static
     if not isinstance(about, dict) or about.keys() != {"inputs", "tables", "out_rows", "counts", "ragged"}:
         damaged("the arrays of a plan")
@@ -365,9 +421,10 @@ def call_of(static: SavedStatic) -> Arguments:
 def attach(plan: Plan, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]) -> Plan:
     """A restored plan in terms of the tables of a function, whose exemplars `record` records if they are new."""
     saved: Any = plan.static
-    static = tables.statics.get(saved)
+    key = saved.digest, saved.objects
+    static = tables.statics.get(key)
     if static is None:
-        static = tables.statics.put(saved, _attached(saved, owner, shared_key, tables, record))
+        static = tables.statics.put(key, _attached(saved, owner, shared_key, tables, record))
     ragged = plan.ragged
     if ragged is not None:
         numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)

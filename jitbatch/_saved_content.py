@@ -6,6 +6,7 @@ from typing import Any
 from jitbatch._capacity import Capacity, check_capacity
 from jitbatch._fused import SingleShape
 from jitbatch._loop import LoopShape
+from jitbatch._memory import StaticMemory
 from jitbatch._saved_schema import KindName, from_data, to_data
 from jitbatch._saved_trees import Trees
 from jitbatch._saved_values import damaged, dumps, loads
@@ -51,6 +52,8 @@ class Content:
         arenas: the arenas.
         phases, steps: what the fused executor runs, or what the dispatch executor runs.
         out_trees: the trees of results: numbers of exemplars, which return such a tree, and after them of `trees`.
+        memory: the memory that it needs (see `_memory`).
+        program: a digest of the program: equal for plans that one program runs, whatever their exemplars.
     """
 
     function: str
@@ -73,6 +76,8 @@ class Content:
     out_trees: tuple[int, ...]
     trees: Trees
     out_arenas: tuple[tuple[int, ...], ...]
+    memory: StaticMemory
+    program: str = ""
 
     def to_bytes(self) -> bytes:
         return dumps(to_data(self)).encode()

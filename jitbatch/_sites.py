@@ -5,6 +5,7 @@ frames from the operation outwards to the innermost activation of a recursive fu
 """
 
 import dis
+import functools
 import inspect
 import os
 import sys
@@ -56,7 +57,9 @@ class Site(NamedTuple):
 
     @property
     def where(self) -> str:
-        frame, instruction = self.chain[0]  # the frame itself may have run on, or returned
+        """The innermost line that is not in a library of networks; it calls what is there."""
+        own = (one for one in self.chain if not _compat.defined_in_network_library(one[0].f_code.co_filename))
+        frame, instruction = next(own, self.chain[0])  # the frame itself may have run on, or returned
         return f"{frame.f_code.co_filename}:{_lines(frame.f_code).get(instruction)}"
 
 
@@ -218,6 +221,14 @@ class SiteRecorder:
         if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
             self._last = (innermost, innermost.f_lasti, known)
         return Site(known.chain, self._ordinal) if self._ordinal else known
+
+
+def users_stacklevel() -> int:
+    """The `stacklevel` of a warning of the caller that is to be shown at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (is_library(frame.f_code) or frame.f_code.co_filename == functools.__file__):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:

@@ -36,6 +36,8 @@ def describe_leaf(leaf: Any) -> Hashable:
         return leaf.shape, leaf.dtype, leaf.weak_type
     if not is_array(leaf):
         return None
+    if not hasattr(leaf, "shape"):
+        return _compat.typed_number(leaf)
     if isinstance(leaf, jax.Array) and hasattr(leaf, "weak_type"):  # keys have none
         _jax_arrays.add(kind)
     return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
@@ -62,7 +64,7 @@ class Structure:
 
     __slots__ = ("arrays", "key", "leaves", "recorded", "sample")
 
-    def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str]):
+    def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str], has_data: bool = True):
         try:
             self.leaves, treedef, statics = flatten_with_statics(sample)
         except (RecursionError, SystemError) as error:
@@ -75,7 +77,7 @@ class Structure:
         numbers = tuple(map(_NUMBER.get, map(type, self.leaves)))
         self.arrays = list(itertools.compress(self.leaves, map(_is_none, numbers))) if None in numbers else []
         others = tuple(map(describe_leaf, self.arrays))
-        if None in others:
+        if None in others or (has_data and jax.ShapeDtypeStruct in map(type, self.arrays)):
             raise _leaf_error(sample, index, names)
         self.key = (treedef, statics, numbers, others)
         self.sample = sample
@@ -159,12 +161,28 @@ def described_leaves(structure: Any) -> Iterator[Any]:
 
 def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> SampleError:
     for path, leaf in jax.tree_util.tree_flatten_with_path(sample)[0]:
-        if describe_leaf(leaf) is None:
-            name = names[path[0].idx]
-            place = f"{name}[{index}]{jax.tree_util.keystr(path[1:])}"
-            return SampleError(
-                f"sample {index}: {place} is {described(leaf)} of type {type(leaf).__name__}, which is not an array "
-                "or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, register its class with "
-                "jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
-            )
+        if describe_leaf(leaf) is None or isinstance(leaf, jax.ShapeDtypeStruct):
+            place = f"{names[path[0].idx]}[{index}]{jax.tree_util.keystr(path[1:])}"
+            return SampleError(f"sample {index}: {place} is {described(leaf)} of type {_what_is_wrong(leaf)}")
     raise AssertionError("no leaf is at fault")
+
+
+def _what_is_wrong(leaf: Any) -> str:
+    """The type of a leaf that is no array, and what to do."""
+    name = type(leaf).__name__
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return (
+            f"{name}, which has no data. A plan holds the data of its samples: give arrays (only shared arguments may "
+            "be shapes and dtypes). To make room for such samples, plan zeros: `jnp.zeros(s.shape, s.dtype)`"
+        )
+    if isinstance(leaf, np.ma.MaskedArray):
+        return f"{name}, which JAX does not take: give `x.filled(...)`, and `x.mask` as an array beside it"
+    if isinstance(leaf, np.ndarray | np.generic):
+        return (
+            f"{name} with dtype {leaf.dtype}, which is not an array or a number that JAX computes with. Give numbers "
+            "or bools, or wrap in jitbatch.Static(...) whatever Python code is to look at"
+        )
+    return (
+        f"{name}, which is not an array or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, "
+        "register its class with jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
+    )

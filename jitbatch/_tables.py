@@ -7,7 +7,7 @@ without translating anything.
 import hashlib
 import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -92,6 +92,16 @@ class Kind:
     def is_variadic(self) -> bool:
         """Whether a node reads any number of rows."""
         return isinstance(self.cell, SumCell)
+
+    @property
+    def shapes(self) -> str:
+        """The types of operands that are rows, and of outputs, as `"float32[4], int32[] -> float32[4]"`."""
+
+        def names(avals: Iterable[Any]) -> str:
+            return ", ".join(aval.str_short() for aval in avals)
+
+        rows = [aval for aval, bound in zip(self.cell.in_avals, self.binding, strict=True) if bound == ROW]
+        return f"{names(rows)}{', ...' if self.is_variadic else ''} -> {names(self.cell.out_avals)}"
 
 
 class Edge(NamedTuple):

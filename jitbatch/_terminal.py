@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from jitbatch._describe import MOST, largest
 from jitbatch._readable import readable_count, readable_seconds, short_paths
 
 if TYPE_CHECKING:
@@ -14,11 +15,13 @@ NAME, WHERE = 22, 22
 HEADINGS = (
     "cell", "where", "calls", "distinct", "steps", "width", "min", "pad", "hoist/core/sink", "flops", "time", "compile",
 )  # fmt: skip
+TYPES = 12
+"""Types of which it is said in what they differ from others of their function."""
 
 
 def as_text(report: "Report") -> str:
     """The report as lines of text."""
-    return "\n".join([*_head(report), "", *_table(report), "", *_totals(report), *_advice(report)])
+    return "\n".join([*_head(report), "", *_table(report), *_types(report), "", *_totals(report), *_advice(report)])
 
 
 def _head(report: "Report") -> list[str]:
@@ -29,10 +32,11 @@ def _head(report: "Report") -> list[str]:
     ]
 
 
-def rows_of(report: "Report") -> Iterator[tuple[str, ...]]:
-    """The cells of the table, a line for each cell and, where it was split, one for each part."""
+def rows_of(report: "Report", most: int | None = None) -> Iterator[tuple[str, ...]]:
+    """The cells of the table, a line for each cell and, where it was split, one for each part; of the costliest cells,
+    if there are more than `most`."""
     places = short_paths(cell.where for cell in report.cells)
-    for cell in report.cells:
+    for cell in report.cells[:most]:
         calls = "?" if cell.calls is None else readable_count(cell.calls)
         if len(cell.parts) == 1:
             yield (
@@ -62,6 +66,13 @@ def rows_of(report: "Report") -> Iterator[tuple[str, ...]]:
             yield (f"  {part.name}", "", "", *_figures(part), str(part.equations), *_cost(part))
 
 
+def further_cells(report: "Report", most: int) -> str:
+    """What is said of the cells that are left out of a table; nothing, if there are none."""
+    left_out = report.cells[most:]
+    share = sum(cell.share for cell in left_out)
+    return f"... and {len(left_out)} more, with {100 * share:.0f}% of the time" if left_out else ""
+
+
 def equations(cell: "CellReport") -> str:
     return "/".join(str(cell.equations(name)) for name in ("hoist", "core", "sink"))
 
@@ -81,11 +92,17 @@ def _cost(part: "PartReport") -> tuple[str, str, str]:
 
 
 def _table(report: "Report") -> list[str]:
-    rows = [HEADINGS, *rows_of(report)]
+    rows = [HEADINGS, *rows_of(report, MOST)]
     rows = [(_cut(row[0], NAME), _cut(row[1], WHERE, end=True), *row[2:]) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+    return [lines[0], "-" * len(lines[0]), *lines[1:], *filter(None, [further_cells(report, MOST)])]
+
+
+def _types(report: "Report") -> list[str]:
+    """In what types of one function differ."""
+    lines = [(cell.calls or 0, f"{cell.name}: {cell.differs}") for cell in report.cells[:MOST] if cell.differs]
+    return ["", *largest(lines, TYPES)] if lines else []
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:

@@ -283,9 +283,13 @@ NUMBERS = frozenset({int, float, bool, complex})
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is something JAX computes with: an array, a tracer or a number."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        return False  # JAX refuses them
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUVMm" or jax.numpy.issubdtype(leaf.dtype, np.number)
-    return isinstance(leaf, jax.Array) or type(leaf) in NUMBERS  # JAX takes no subclasses of numbers, such as enums
+    if isinstance(leaf, jax.Array) or type(leaf) in NUMBERS:
+        return True
+    return _compat.typed_number(leaf) is not None  # JAX takes no other subclasses of numbers, such as enums
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -95,7 +95,9 @@ def items(value: Any, axis: int = 0) -> list[Any]:
 
 def test_sequences_are_samples() -> None:
     assert items([1, 2]) == [1, 2]
-    assert items(((1, 2), 3)) == [(1, 2), 3]
+    assert items(((1, 2), (3, 4))) == [(1, 2), (3, 4)]
+    with pytest.warns(UserWarning, match="is a tuple of numbers and tuples"):
+        assert items(((1, 2), 3)) == [(1, 2), 3]
     assert items(deque([1, 2])) == [1, 2]
     assert items(range(3)) == [0, 1, 2]
     assert items([Pair(1, 2), Pair(3, 4)]) == [Pair(1, 2), Pair(3, 4)]

@@ -126,3 +126,55 @@ def test_short_floats_have_a_tolerance_of_their_own() -> None:
     samples = [tuple(jnp.bfloat16(i / n) for i in range(n)) for n in (30, 20)]
     result = short.check(jnp.bfloat16(0.3), samples)
     assert result.values.allowed == 5e-2
+
+
+@jitbatch
+def short(params: Any, x: Any) -> Any:
+    h = x.astype(jnp.bfloat16)
+    for _ in range(3):
+        h = jnp.tanh(params["w"].astype(jnp.bfloat16) @ h)
+    return h.astype(jnp.float32)
+
+
+def noisy_params() -> Any:
+    return {"w": jax.random.normal(jax.random.key(0), (16, 16))}
+
+
+def vectors(many: int) -> list[Any]:
+    return list(np.asarray(jax.random.normal(jax.random.key(1), (many, 16))))
+
+
+@jitbatch
+def short_sums(params: Any, xs: Any) -> Any:
+    return jnp.sum(sum(short(params, x) for x in xs))
+
+
+def test_the_tolerance_follows_the_floats_that_are_computed_in(broken: Any) -> None:
+    samples = [tuple(vectors(n)) for n in (3, 5)]
+    result = short_sums.check(noisy_params(), samples)
+    assert result.computed_in == "bfloat16"
+    assert str(result).endswith("(computed in bfloat16, so that 5e-02 is allowed)")
+    assert result.values.allowed == result.gradients.allowed == 5e-2
+    broken(lambda leaves: leaves, lambda out: 1.02 * out)  # as far off as rounding to bfloat16 can be
+    assert 0.01 < short_sums.check(noisy_params(), samples).values.relative < 0.03
+    with pytest.raises(AssertionError, match=r"1.0e-04 is allowed\. If they agree"):
+        short_sums.check(noisy_params(), samples, tolerance=1e-4)
+    broken(lambda leaves: leaves, lambda out: 1.5 * out)
+    with pytest.raises(AssertionError, match=r"5.0e-02 is allowed \(computed in bfloat16, .*\)\. If they agree"):
+        short_sums.check(noisy_params(), samples)
+
+
+def test_short_floats_inside_of_other_operations_are_found() -> None:
+    @jitbatch
+    def scanned(w: Any, x: Any) -> Any:
+        def turn(h: Any, _: None) -> Any:
+            return jnp.tanh(w.astype(jnp.bfloat16) * h.astype(jnp.bfloat16)).astype(jnp.float32), None
+
+        return jax.lax.scan(turn, x, None, 3)[0]
+
+    assert scanned.check(jnp.float32(0.5), [1.0, 2.0]).computed_in == "bfloat16"
+    assert chain.check(PARAMS, SAMPLES).computed_in == ""
+    plain = jitbatch(lambda w, x: (w * x).astype(jnp.bfloat16))
+    assert plain.check(jnp.bfloat16(0.5), [jnp.bfloat16(1.0)]).computed_in == ""
+    one_by_one = jitbatch(short_sums.__wrapped__, executor="loop")
+    assert one_by_one.check(noisy_params(), [tuple(vectors(2))]).computed_in == "bfloat16"

@@ -81,6 +81,15 @@ def test_batches_without_samples() -> None:
     assert planner.results_of_no_samples(call).shape == (0,)
 
 
+def test_a_batch_without_samples_after_outputs_of_two_structures() -> None:
+    fun = jitbatch(lambda scale, xs: {"sum": scale * sum(xs)} if len(xs) > 1 else scale * xs[0])
+    assert fun.batch(SCALE, [(1.0,), (2.0,)]).shape == (2,)
+    assert fun.batch(SCALE, []).shape == (0,)
+    assert fun.batch(SCALE, [(1.0, 2.0)])["sum"].shape == (1,)
+    with pytest.raises(ArgumentError, match=r"was made of float32\[\], one of {sum: float32\[\]}. Leave empty batches"):
+        fun.batch(SCALE, [])
+
+
 def test_the_bounds_of_caches_are_told() -> None:
     fun = make()
     fun.plan(SCALE, SAMPLES)

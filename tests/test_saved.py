@@ -309,7 +309,7 @@ def test_cells_that_only_identity_tells_apart() -> None:
 
 def test_what_is_not_known_of_a_restored_plan() -> None:
     again = copied(planned("fused")[0])
-    for ask in (lambda: again.memory, lambda: again.capacity):
+    for ask in (lambda: again.like, lambda: again.static.program):
         with pytest.raises(PlanError, match=r"unpickled, .*: ask `binary_tree.plan\(shared, samples, like=plan\)`"):
             ask()
 
@@ -360,3 +360,39 @@ def test_cases_are_what_they_say() -> None:
     assert any(phase.is_static for phase in plan("static loops").static.program.phases if hasattr(phase, "rounds"))
     assert any(graph.constants for graph in plan("constants").static.types.exemplars)
     assert isinstance(CASES["fused"], Case)
+
+
+# --- What an unpickled plan tells
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_capacity_and_memory_of_a_restored_plan(name: str) -> None:
+    plan, _ = planned(name)
+    for again in (copied(plan), copied(copied(plan))):
+        assert again.memory == plan.memory
+        if plan.static.executor == "fused":
+            assert again.capacity == plan.capacity
+            assert str(again.capacity) == str(plan.capacity)
+            assert CASES[name].plan(like=again.capacity).capacity == CASES[name].plan(like=plan.capacity).capacity
+        else:
+            with pytest.raises(PlanError, match="a plan for the dispatch executor has the sizes of its batch"):
+                _ = again.capacity
+
+
+def test_memory_of_a_plan_that_cannot_be_differentiated() -> None:
+    def twice(x: Any) -> Any:
+        return jax.pure_callback(lambda v: 2 * np.asarray(v), jax.ShapeDtypeStruct((), np.float32), x, **SEQUENTIAL)
+
+    for executor in ("fused", "dispatch"):
+        fun = jitbatch(lambda w, x: twice(w * x), executor=executor)
+        plan = fun.plan(jnp.float32(1), [1.0, 2.0])
+        assert copied(plan).memory == plan.memory
+        assert plan.explain().memory == plan.memory
+
+
+SEQUENTIAL: Any = {"vmap_method": "sequential"}
+
+
+def test_memory_of_single_samples_is_not_predicted() -> None:
+    with pytest.raises(PlanError, match="nothing predicts its memory"):
+        _ = jitbatch(lambda w, x: w * x, executor="loop").plan(1.0, [1.0]).memory

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitbatch import Static, clear_caches, jitbatch
-from jitbatch._errors import SampleError
+from jitbatch._errors import ArgumentError, SampleError
 from jitbatch._structure import MOST_BYTES, Structure, cannot_change, describe_leaf
 
 X = np.float32([1.0, 2.0])
@@ -171,3 +171,98 @@ def test_samples_of_several_arguments_are_told_apart_by_all_of_them() -> None:
     first, second = (1.0,), (2.0,)
     assert both.batch(2.0, [first, second], [(), (1,)]).tolist() == [2, 6]
     assert both.batch(2.0, [first, second], [(1, 2), ()]).tolist() == [6, 4]
+
+
+# Leaves of classes that are rare
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+def test_python_integers_that_are_not_differentiated(executor: str) -> None:
+    # `jax.vjp`, and `jax.grad` with `allow_int`, hand them over as a class of JAX's own.
+    embed = jnp.arange(10.0)
+
+    def look_up(embed: Any, tree: Any) -> Any:
+        return sum(look_up(embed, t) for t in tree) if isinstance(tree, tuple) else 2.0 * embed[tree] * tree
+
+    batched = jitbatch(look_up, executor=executor)
+    trees = [(1, (2, 3)), 4, ((5, 6), (7, 8))]
+
+    def loop(embed: Any, trees: Any) -> Any:
+        return jnp.stack([look_up(embed, tree) for tree in trees])
+
+    weights = jnp.arange(1.0, 4.0)
+    expected, pull = jax.vjp(loop, embed, trees)
+    values, pull_batch = jax.vjp(batched.batch, embed, trees)
+    np.testing.assert_allclose(values, expected)
+    for got, wanted in zip(jax.tree.leaves(pull_batch(weights)), jax.tree.leaves(pull(weights)), strict=True):
+        assert got.dtype == wanted.dtype
+        if got.dtype != jax.dtypes.float0:
+            np.testing.assert_allclose(got, wanted)
+    through = [
+        jax.grad(lambda *args, run=run: weights @ run(*args), argnums=(0, 1), allow_int=True)(embed, trees)
+        for run in (loop, batched.batch)
+    ]
+    np.testing.assert_allclose(through[1][0], through[0][0])
+    assert jax.tree.structure(through[1]) == jax.tree.structure(through[0])
+
+
+def test_a_python_integer_that_is_shared_is_no_part_of_the_program() -> None:
+    scaled = jitbatch(lambda scale, x: scale[1] * scale[0] * x)
+    for number in range(3):
+        value, pull = jax.vjp(scaled.batch, (number, 2.0), [1.0, 3.0])
+        np.testing.assert_allclose(value, [2.0 * number, 6.0 * number])
+        np.testing.assert_allclose(pull(jnp.ones(2))[0][1], 4.0 * number)
+    assert scaled.cache_info()["structures"].misses == 1
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_matrices_are_arrays_of_two_axes(executor: str) -> None:
+    @jitbatch(executor=executor)
+    def summed(w: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(w @ x)) + x.shape[1]
+
+    w = jnp.float32([[1.0, 2.0]])
+    samples = [np.matrix([[1.0, 2.0], [3.0, 4.0]]), np.matrix([[5.0], [6.0]]), np.float32([[7.0], [8.0]])]
+    expected = [summed(w, x) for x in samples]
+    np.testing.assert_allclose(summed.batch(w, samples), expected, rtol=1e-6)
+    np.testing.assert_allclose(summed.batch(w, summed.plan(w, samples)), expected, rtol=1e-6)
+    assert summed.check(w, samples).samples == 3
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_matrices_as_parameters_and_as_rows() -> None:
+    product = jitbatch(lambda w, x: w @ x)
+    w, rows = np.matrix([[1.0, 2.0], [3.0, 4.0]]), np.matrix([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    np.testing.assert_allclose(product.batch(w, rows), jax.vmap(lambda x: jnp.asarray(w) @ x)(jnp.asarray(rows)))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "told"),
+    [
+        (jax.ShapeDtypeStruct((2,), np.float32), "has no data"),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), r"give `x.filled\(...\)`"),
+        (np.zeros(2, [("a", "f4")]), "is not an array or a number that JAX computes with"),
+        (np.array(["a", "b"]), "with dtype <U1, which is not an array"),
+    ],
+    ids=["struct", "masked", "fields", "text"],
+)
+def test_leaves_that_are_nearly_arrays(leaf: Any, told: str) -> None:
+    for use in (total.batch, total.plan, total.explain, total.check):
+        with pytest.raises(SampleError, match=rf"(?s)sample 1: sample\[1\]\['a'\] is .*{told}"):
+            use(2.0, [{"a": X}, {"a": leaf}])
+
+
+def test_shapes_in_place_of_parameters_are_for_planning() -> None:
+    scaled = jitbatch(lambda params, x: params["w"] * x)
+    params = {"w": jax.ShapeDtypeStruct((), np.float32)}
+    plan = scaled.plan(params, [1.0, 2.0])
+    assert scaled.explain(params, [1.0, 2.0]).samples == 2
+    for use in (
+        lambda: scaled.batch(params, [1.0]),
+        lambda: scaled.batch(params, plan),
+        lambda: scaled.check(params, [1.0]),
+        lambda: scaled.explain(params, plan, measure=True),
+    ):
+        with pytest.raises(ArgumentError, match=r"the shared argument params\['w'\] is a jax.ShapeDtypeStruct"):
+            use()
