@@ -57,7 +57,7 @@ def mutation_error(what: str, sample: str, remedy: str | None = None) -> Mutatio
         + (
             remedy
             or "Dropout: pass a key of each sample as a mapped argument, and give it to the layer (rngs=key; "
-            "jitbatch.Keys(key) for one a node). BatchNorm: its statistics are those of a batch, which a sample has not: "
+            "jitbatch.Keys(key) for one a node). BatchNorm: its statistics are those of a batch, not of a sample: "
             "use LayerNorm, or normalise outside of the batched function with statistics that are computed there. Else "
             "return new state as an output, work on a copy of a list, or switch the module to evaluation mode."
         )
