@@ -252,7 +252,7 @@ class Batched(Generic[P, R]):
         """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
 
         The batch is planned and run as `f.batch(shared, f.plan(shared, samples))` runs it; the loop calls the plain
-        function for one sample after the other.
+        function for one sample after the other, with the very objects that are given, and once more for the gradients.
 
         Args:
             args: as for `batch`.
@@ -280,10 +280,11 @@ class Batched(Generic[P, R]):
         def batched(leaves: Sequence[Any]) -> list[Any]:
             return results_of(plan, execute(plan, leaves))
 
-        def loop(leaves: Sequence[Any]) -> list[Any]:
+        def loop(leaves: Sequence[Any] | None) -> list[Any]:
             results = []
             for sample in call.samples:
-                given, named = arguments.rebuild(shared.rebuild(leaves), sample)
+                objects = arguments.shared if leaves is None else shared.rebuild(leaves)
+                given, named = arguments.rebuild(objects, sample)
                 results.append(fun(*given, **named))
             return results
 

@@ -13,6 +13,7 @@ import jax
 
 from jitbatch import _compat
 from jitbatch._errors import PlanError
+from jitbatch._order import structure
 from jitbatch._saved_values import (
     CHANGED,
     NotData,
@@ -134,7 +135,7 @@ class Trees:
 
 
 def structures(trees: Trees) -> tuple[Any, ...]:
-    return tuple(map(jax.tree.structure, trees.open()))
+    return tuple(map(structure, trees.open()))
 
 
 # Encoding
