@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
-import jax
-
 from jitbatch import _compat
 from jitbatch._order import flatten
 from jitbatch._rows import BARE, Numbers, SharedRow
