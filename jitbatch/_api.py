@@ -12,7 +12,7 @@ from jitbatch._arguments import each_call, shared_arguments, take_apart
 from jitbatch._caches import CacheInfo
 from jitbatch._capacity import Capacity
 from jitbatch._check import Check, check
-from jitbatch._compat import current_trace
+from jitbatch._compat import current_trace, is_compiling
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import SharedArguments, shared_names
 from jitbatch._errors import ArgumentError, JitbatchError
@@ -28,6 +28,8 @@ from jitbatch._report import Report, Times
 from jitbatch._samples import current_step
 from jitbatch._schedule import POLICIES
 from jitbatch._sites import describe_function, describe_source
+from jitbatch._traced import TracedSamples
+from jitbatch._wrapped import copied_methods, own
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -37,6 +39,7 @@ GRANULARITIES = ("auto", "op", "subgraph", "graph")
 EXECUTORS = ("auto", "fused", "dispatch", "loop")
 LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
+METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "cache_info")
 
 
 class Batched(Generic[P, R]):
@@ -53,15 +56,17 @@ class Batched(Generic[P, R]):
         out: str,
         loops: str,
     ):
+        functools.update_wrapper(self, fun)  # first: what it copies may be of a decorated function
         self.__wrapped__ = fun
+        vars(self).update(copied_methods(fun, METHODS))
         self._in_axes = in_axes
         self._is_method = False
         self._checked: type | None = None
         self._last_run: Any = None  # see `_compiles`
         self._programs_run = 0
+        self._traced = TracedSamples()
         self._key = weakly(fun)
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
-        functools.update_wrapper(self, fun)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         trace = current_trace()
@@ -103,6 +108,7 @@ class Batched(Generic[P, R]):
 
     # Batches
 
+    @own
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """The function mapped over samples, as `jax.vmap` maps over rows.
 
@@ -135,8 +141,11 @@ class Batched(Generic[P, R]):
             return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), call.shared.leaves)
         if not call.samples:
             return self._planner.results_of_no_samples(call)
+        if step is None and is_compiling():
+            self._traced.note(arguments.mapped, describe_function(self.__wrapped__))
         return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
+    @own
     def plan(
         self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
         **kwargs: Any,
@@ -165,6 +174,7 @@ class Batched(Generic[P, R]):
         """
         return self._planner.plan(self._call(args, kwargs), like, shards)
 
+    @own
     def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
         """Room for the minibatches of a data set, from one pass over it.
 
@@ -182,6 +192,7 @@ class Batched(Generic[P, R]):
         """
         return self._planner.capacity(self._call(args, kwargs), batch_size)
 
+    @own
     def plans(
         self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
     ) -> Ahead[Plan]:
@@ -210,6 +221,7 @@ class Batched(Generic[P, R]):
         plans = plans_of(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like)
         return Ahead(on_device(plans), prefetch)
 
+    @own
     def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
         """What happens to a batch: what was batched with what, what stayed small, and why.
 
@@ -248,6 +260,7 @@ class Batched(Generic[P, R]):
         times = replace(times, compile=compiling, run=running)
         return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
 
+    @own
     def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
         """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
 
@@ -293,6 +306,7 @@ class Batched(Generic[P, R]):
             describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance
         )
 
+    @own
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
 

@@ -86,6 +86,14 @@ def is_in_reverse_mode_alone(value: Any) -> bool:
     return list(modes_of(value)) == ["reverse"] and not is_tracer(getattr(value, "primal", value))
 
 
+def is_of_jit(value: Any) -> bool:
+    """Whether a value is, beneath the differentiations that it takes part in, one of a function that is being compiled.
+    jax 0.10: the trace of such a value has a `frame`, of equations."""
+    while is_tracer(value) and not hasattr(value._trace, "frame"):
+        value = getattr(value, "primal", getattr(value, "val", None))
+    return is_tracer(value)
+
+
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
     return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()
@@ -171,6 +179,15 @@ def unflatten_one_level(kind: type, about: Any, count: int) -> Callable[[Sequenc
 current_trace: Callable[[], Trace] = partial(jex.find_top_trace, ())
 """The trace that operations are going to now. jax 0.10: `find_top_trace` ignores its argument; 0.1 us, while
 `take_current_trace` takes 1.5."""
+
+
+def is_compiling() -> bool:
+    """Whether this runs to compile a function, differentiated or not. jax 0.10: the trace of one has a `frame`, those
+    of differentiations a `parent_trace`."""
+    trace = current_trace()
+    while trace is not None and not hasattr(trace, "frame"):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def _nothing() -> int:
