@@ -360,7 +360,10 @@ def call_of(static: SavedStatic) -> Arguments:
         trees = structures(replace(content.layout_trees, objects=static.objects))
         layout = tuple((name, tree, count) for (name, count), tree in zip(content.layout, trees, strict=True))
         parts = [Part(name, axis, None) for name, axis in content.parts]
-        orders = tuple(map(tuple, replace(content.orders, objects=static.objects).open()))
+        orders = replace(content.orders, objects=static.objects).open()
+        if not all(type(keys) is dict for keys in orders):
+            damaged("the order of keys in the shared arguments")
+        orders = tuple(map(tuple, orders))
         return Arguments(parts, layout, content.positional, orders)
 
     return _calls.get_or_make(static, load)

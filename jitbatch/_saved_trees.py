@@ -135,7 +135,11 @@ class Trees:
 
 
 def structures(trees: Trees) -> tuple[Any, ...]:
-    return tuple(map(structure, trees.open()))
+    opened = trees.open()
+    try:
+        return tuple(map(structure, opened))
+    except ValueError as error:  # keys of a dict that cannot be compared
+        raise PlanError(f"a saved tree cannot be taken apart again: {CHANGED}") from error
 
 
 # Encoding

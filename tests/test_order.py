@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,8 +15,10 @@ import pytest
 from flax import nnx
 from flax.core import FrozenDict
 
-from jitbatch import Static, assert_max_compiles, jitbatch
+from jitbatch import Static, assert_max_compiles, clear_caches, jitbatch
+from jitbatch._errors import PlanError
 from jitbatch._order import OrderedTree, flatten, flatten_in_order, orders_of, sorted_tree, structure
+from jitbatch._saved_trees import Trees, structures
 
 X = jnp.float32([0.5, -1.0])
 Z, A, M = jnp.float32([2.0, 3.0]), jnp.float32([-1.0, 0.5]), jnp.float32([0.25, 1.5])
@@ -366,3 +368,21 @@ def test_trees_without_mappings_are_told_from_others() -> None:
     assert len(set(kinds)) == len(trees)
     assert hash(jax.tree.structure({"z": 1, "y": 2})) == kinds[2]
     assert hash(jax.tree.structure(Static(2))) == kinds[-1]
+
+
+def test_saved_trees_whose_keys_cannot_be_sorted_are_refused() -> None:
+    trees = Trees.from_data({"nodes": [["dict", "a", None], ["int"]], "trees": [[0, 1, 1]]})
+    with pytest.raises(PlanError, match="a saved tree cannot be taken apart again"):
+        structures(trees)
+
+
+@pytest.mark.parametrize("keys", [0, {"z": 0, "a": 0}, {"z": 0, "a": 0, "other": 0}], ids=str)
+def test_saved_orders_that_are_none_of_the_parameters_are_refused(keys: Any) -> None:
+    f = jitbatch(lambda layers, x: apply(layers, x))
+    restored = pickle.loads(pickle.dumps(f.plan(LAYERS, [X])))
+    saved: Any = restored.static
+    content = replace(saved.content, orders=Trees.of([keys], "an order"))
+    saved.__dict__["content"] = content
+    clear_caches()  # how the function is called is remembered by the digest of a plan
+    with pytest.raises(PlanError):
+        f.batch(LAYERS, restored)
