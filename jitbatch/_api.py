@@ -15,7 +15,7 @@ from jitbatch._arguments import each_call, shared_arguments, take_apart
 from jitbatch._caches import CacheInfo
 from jitbatch._capacity import Capacity
 from jitbatch._check import Check, check, shortest_float
-from jitbatch._compat import current_trace
+from jitbatch._compat import current_trace, is_compiling
 from jitbatch._constant import with_constant_inputs
 from jitbatch._context import SharedArguments, shared_names
 from jitbatch._errors import ArgumentError, JitbatchError
@@ -31,6 +31,8 @@ from jitbatch._report import Report, Times
 from jitbatch._samples import current_step
 from jitbatch._schedule import POLICIES
 from jitbatch._sites import describe_function, describe_source
+from jitbatch._traced import TracedSamples
+from jitbatch._wrapped import copied_methods, own
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -40,6 +42,7 @@ GRANULARITIES = ("auto", "op", "subgraph", "graph")
 EXECUTORS = ("auto", "fused", "dispatch", "loop")
 LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
+METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "cache_info")
 
 
 class Batched(Generic[P, R]):
@@ -56,15 +59,17 @@ class Batched(Generic[P, R]):
         out: str,
         loops: str,
     ):
+        functools.update_wrapper(self, fun)  # first: what it copies may be of a decorated function
         self.__wrapped__ = fun
+        vars(self).update(copied_methods(fun, METHODS))
         self._in_axes = in_axes
         self._is_method = False
         self._checked: type | None = None
         self._last_run: Any = None  # see `_compiles`
         self._programs_run = 0
+        self._traced = TracedSamples()
         self._key = weakly(fun)
         self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
-        functools.update_wrapper(self, fun)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         trace = current_trace()
@@ -124,6 +129,7 @@ class Batched(Generic[P, R]):
 
     # Batches
 
+    @own
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """The function mapped over samples, as `jax.vmap` maps over rows.
 
@@ -159,8 +165,11 @@ class Batched(Generic[P, R]):
         if not call.samples:
             return self._planner.results_of_no_samples(call)
         call.shared.check_data(arguments)
+        if step is None and is_compiling():
+            self._traced.note(arguments.mapped, describe_function(self.__wrapped__))
         return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
+    @own
     def plan(
         self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
         **kwargs: Any,
@@ -189,6 +198,7 @@ class Batched(Generic[P, R]):
         """
         return self._planner.plan(self._call(args, kwargs), like, shards)
 
+    @own
     def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
         """Room for the minibatches of a data set, from one pass over it.
 
@@ -206,6 +216,7 @@ class Batched(Generic[P, R]):
         """
         return self._planner.capacity(self._call(args, kwargs), batch_size)
 
+    @own
     def plans(
         self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
     ) -> Ahead[Plan]:
@@ -234,6 +245,7 @@ class Batched(Generic[P, R]):
         plans = plans_of(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like)
         return Ahead(on_device(plans), prefetch)
 
+    @own
     def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
         """What happens to a batch: what was batched with what, what stayed small, and why.
 
@@ -273,11 +285,12 @@ class Batched(Generic[P, R]):
         times = replace(times, compile=compiling, run=running)
         return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
 
+    @own
     def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
         """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
 
         The batch is planned and run as `f.batch(shared, f.plan(shared, samples))` runs it; the loop calls the plain
-        function for one sample after the other.
+        function for one sample after the other, with the very objects that are given, and once more for the gradients.
 
         Args:
             args: as for `batch`.
@@ -307,10 +320,11 @@ class Batched(Generic[P, R]):
         def batched(leaves: Sequence[Any]) -> list[Any]:
             return results_of(plan, execute(plan, leaves))
 
-        def loop(leaves: Sequence[Any]) -> list[Any]:
+        def loop(leaves: Sequence[Any] | None) -> list[Any]:
             results = []
             for sample in call.samples:
-                given, named = arguments.rebuild(shared.rebuild(leaves), sample)
+                objects = arguments.shared if leaves is None else shared.rebuild(leaves)
+                given, named = arguments.rebuild(objects, sample)
                 results.append(fun(*given, **named))
             return results
 
@@ -323,6 +337,7 @@ class Batched(Generic[P, R]):
             shortest,
         )  # fmt: skip
 
+    @own
     def cache_info(self) -> dict[str, CacheInfo]:
         """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._errors import ArgumentError
+from jitbatch._order import Orders, flatten, orders_above, with_orders
 from jitbatch._sites import users_stacklevel
 
 WIDEST = 8
@@ -33,15 +34,19 @@ class Arguments:
     Attributes:
         parts: the parts of all arguments in order.
         layout: hashable; how the parts make up the arguments.
+        positional: how many arguments are positional.
+        orders: of a plan's call, the order of keys in its shared arguments (see `_order`).
     """
 
     parts: list[Part]
     layout: tuple[tuple[str, Any, int], ...]
     positional: int
+    orders: Orders = ()
 
-    def emptied(self) -> "Arguments":
-        """The same call without its values: which parts there are, and how they are mapped."""
-        return replace(self, parts=[replace(part, value=None) for part in self.parts])
+    def emptied(self, orders: Orders) -> "Arguments":
+        """The same call without its values: which parts there are, how they are mapped, and the order of keys in what
+        is shared."""
+        return replace(self, parts=[replace(part, value=None) for part in self.parts], orders=orders)
 
     @property
     def axes(self) -> tuple[int | None, ...]:
@@ -59,7 +64,7 @@ class Arguments:
         """The arguments of a call for one sample."""
         shared_parts, sample_parts = iter(shared), iter(sample)
         parts = iter([next(shared_parts if part.axis is None else sample_parts) for part in self.parts])
-        built = [treedef.unflatten([next(parts) for _ in range(count)]) for _, treedef, count in self.layout]
+        built = [tree.unflatten([next(parts) for _ in range(count)]) for _, tree, count in self.layout]
         names = [name for name, _, _ in self.layout[self.positional :]]
         return built[: self.positional], dict(zip(names, built[self.positional :], strict=True))
 
@@ -85,7 +90,7 @@ def take_apart(
         except ValueError as error:
             raise ArgumentError(f"in_axes {axis!r} does not fit the argument {name!r}: {error}") from None
         parts += [Part(name, leaf, value) for leaf, value in zip(axis_leaves, values, strict=True)]
-        layout.append((name, treedef, len(axis_leaves)))
+        layout.append((name, with_orders(treedef, orders_above(value, values)), len(axis_leaves)))
     return Arguments(parts, tuple(layout), len(bound.args))
 
 
@@ -262,14 +267,14 @@ def _items(part: Part) -> Sequence[Any]:
     elif isinstance(value, Iterator):
         raise ArgumentError(f"argument {name!r} is a {type(value).__name__}; make it a list of samples")
     else:
-        leaves, treedef = jax.tree.flatten(value)
+        leaves, tree = flatten(value)
         if leaves and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
             columns = [_slices(leaf, part) for leaf in leaves]
             if len({len(column) for column in columns}) > 1:
                 paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
                 told = ", ".join(f"{name}{path} has {len(own)}" for path, own in zip(paths, columns, strict=True))
                 raise ArgumentError(f"arrays in argument {name!r} have different lengths on axis {part.axis}: {told}")
-            return [treedef.unflatten(row) for row in zip(*columns, strict=True)]
+            return [tree.unflatten(row) for row in zip(*columns, strict=True)]
     raise ArgumentError(
         f"argument {name!r} is mapped (in_axes {part.axis}) but is a {type(value).__name__}: give a list of samples or "
         "an array with an axis of samples, or share it with in_axes None for this argument"

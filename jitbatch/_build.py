@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax
-
 from jitbatch._canonical import SumCell
 from jitbatch._group import group_operations
 from jitbatch._numbering import Recording
+from jitbatch._order import flatten
 from jitbatch._record import Recorder
 from jitbatch._rows import BARE, Numbers
 from jitbatch._sums import gather_sums
@@ -34,7 +33,7 @@ class Node(NamedTuple):
 def build(recorder: Recorder, result: Any, structure: Any) -> Recording:
     """What a recorded sample of some structure computes, whose function returned `result`."""
     check_result(result, recorder.sample)
-    leaves, out_tree = jax.tree.flatten(result)
+    leaves, out_tree = flatten(result)
     numbers, tables = recorder.numbers, recorder.tables
     kept = _kept_operations(recorder, leaves) if recorder.ops else []
     outputs = [_row(leaf, numbers) for leaf in leaves]

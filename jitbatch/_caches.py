@@ -57,6 +57,10 @@ class Cache:
             self._entries.move_to_end(found[0])
             return found[1]
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether there is an entry; it is not counted, nor does it make the entry one that was used."""
+        return key in self._entries
+
     def get_all(self, keys: Iterable[Hashable]) -> list[Any]:
         """The entries for all of some keys, with None where there is none."""
         with self._lock:

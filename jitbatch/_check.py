@@ -76,14 +76,14 @@ def _told(computed_in: str) -> str:
 
 
 def check(
-    function: str, batched: Callable[[Sequence[Any]], list[Any]], loop: Callable[[Sequence[Any]], list[Any]],
+    function: str, batched: Callable[[Sequence[Any]], list[Any]], loop: Callable[[Sequence[Any] | None], list[Any]],
     shared_leaves: Sequence[Any], names: Sequence[str], tolerance: float | None, shortest: Any = None,
 ) -> Check:  # fmt: skip
     """Compare two functions from the array leaves of the shared arguments to a list of results.
 
     Args:
         function: what is checked.
-        batched, loop: what is compared.
+        batched, loop: what is compared. Without leaves, the loop takes the arguments as they were given.
         shared_leaves, names: the leaves, and what they are called.
         tolerance: the relative difference that is allowed; by the precision of each array, and of `shortest`, if None.
         shortest: the shortest float that is computed in, if that is known.
@@ -102,7 +102,8 @@ def check(
         return results, gradients
 
     got, got_gradients = with_gradients(batched)
-    wanted, wanted_gradients = with_gradients(loop)
+    wanted = loop(None)  # arrays in place of Python's numbers might make a difference
+    _, wanted_gradients = with_gradients(loop)
     compare = partial(_difference, tolerance=tolerance, shortest=shortest)
     values = _worst_value(got, wanted, compare)
     places = [names[number] for number in floats]

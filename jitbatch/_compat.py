@@ -94,6 +94,14 @@ def typed_number(leaf: Any) -> type | None:
     return kind if hasattr(leaf, "dtype") else None
 
 
+def is_of_jit(value: Any) -> bool:
+    """Whether a value is, beneath the differentiations that it takes part in, one of a function that is being compiled.
+    jax 0.10: the trace of such a value has a `frame`, of equations."""
+    while is_tracer(value) and not hasattr(value._trace, "frame"):
+        value = getattr(value, "primal", getattr(value, "val", None))
+    return is_tracer(value)
+
+
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
     return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()
@@ -130,6 +138,12 @@ def key_named(name: str) -> Any:
     """Some typed PRNG key of the dtype that `str` gives this name."""
     keys = [jax.random.key(7, impl=impl) for impl in KEY_IMPLEMENTATIONS]
     return next(key for key in keys if str(key.dtype) == name)
+
+
+def node_kinds(treedef: Any) -> int:
+    """A number that treedefs have in common whose nodes are of the same classes and have as many children. jax 0.10:
+    the hash is of these and nothing else; comparing treedefs takes three times as long."""
+    return hash(treedef)
 
 
 def keys_of(words: Any, dtype: Any) -> Any:
@@ -173,6 +187,15 @@ def unflatten_one_level(kind: type, about: Any, count: int) -> Callable[[Sequenc
 current_trace: Callable[[], Trace] = partial(jex.find_top_trace, ())
 """The trace that operations are going to now. jax 0.10: `find_top_trace` ignores its argument; 0.1 us, while
 `take_current_trace` takes 1.5."""
+
+
+def is_compiling() -> bool:
+    """Whether this runs to compile a function, differentiated or not. jax 0.10: the trace of one has a `frame`, those
+    of differentiations a `parent_trace`."""
+    trace = current_trace()
+    while trace is not None and not hasattr(trace, "frame"):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def _nothing() -> int:

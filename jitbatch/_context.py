@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from jitbatch._canonical import Identity
 from jitbatch._errors import ArgumentError, JitbatchError
 from jitbatch._graph import Graph
 from jitbatch._numbering import Recording, number
+from jitbatch._order import Orders, orders_of, structure, with_orders
 from jitbatch._record import Recorder
 from jitbatch._sites import describe_function
 from jitbatch._state import changed_argument, flax_mutation, is_flax_mutation
@@ -52,6 +54,9 @@ MAX_PROGRAMS = 1024
 MAX_ROOMS = 64
 """Numbers of samples, and of shards, for which a function and kind of shared arguments remember the sizes of plans."""
 
+MAX_ORDERS = 4
+"""Further orders of keys in shared arguments for which samples are recorded: the user's own, and as JAX sorts them."""
+
 verify = False
 """Check every graph, schedule and plan that is made; tests switch it on."""
 
@@ -59,7 +64,8 @@ verify = False
 class SharedArguments:
     """The shared arguments of a call: their array leaves, and everything else as a key.
 
-    Functions and other leaves that are not arrays (the activation in an Equinox module) belong to the key.
+    Functions and other leaves that are not arrays (the activation in an Equinox module) belong to the key. The order of
+    keys in dicts does not: it matters to what is recorded, but a program finds its leaves whatever their order.
     """
 
     def __init__(self, shared: tuple[Any, ...]):
@@ -69,19 +75,37 @@ class SharedArguments:
         self.leaves = [leaf for leaf, d in zip(leaves, described, strict=True) if d is not None]
         self.described = [d for d in described if d is not None]
         self.key = (treedef, statics, tuple(described), fixed)
-        self.trees = treedef.children()
         self._all = leaves
         self._treedef = treedef
+        self._shared: tuple[Any, ...] | None = shared
+
+    def in_order(self, orders: Orders) -> "SharedArguments":
+        """The same with keys in another order."""
+        other = copy.copy(self)
+        vars(other).pop("trees", None)
+        other.orders = orders
+        return other
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The order of keys in dicts (see `_order`)."""
+        return orders_of(self._shared, self._treedef)
+
+    @cached_property
+    def trees(self) -> Sequence[Any]:
+        """The tree of each argument."""
+        return list(map(structure, self.rebuild(self.leaves))) if self.orders else self._treedef.children()
 
     def rebuild(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         remaining = iter(arrays)
         fixed = self.key[3]
         leaves = [next(remaining) if f is None else leaf for f, leaf in zip(fixed, self._all, strict=True)]
-        return self._treedef.unflatten(leaves)
+        return with_orders(self._treedef, self.orders).unflatten(leaves)
 
     def without_values(self) -> "SharedArguments":
         """The same, of which only structure, shapes and dtypes are known."""
-        abstract = copy.copy(self)
+        abstract = self.in_order(self.orders)
+        abstract._shared = None
         avals = map(aval_of, self.leaves)
         abstract.leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
         remaining = iter(abstract.leaves)
@@ -102,7 +126,7 @@ class SharedArguments:
     def split(self, arrays: Sequence[Any]) -> list[list[Any]]:
         """The array leaves of each argument."""
         remaining, values = iter(self.key[3]), iter(arrays)
-        counts = [part.num_leaves for part in self.trees]
+        counts = [part.num_leaves for part in self._treedef.children()]
         return [[next(values) for fixed in itertools.islice(remaining, count) if fixed is None] for count in counts]
 
 
@@ -170,16 +194,28 @@ def without_collections() -> Iterator[None]:
 
 
 class Context:
-    """What is known of one function with one kind of shared arguments under one setting of JAX."""
+    """What is known of one function with one kind of shared arguments under one setting of JAX.
+
+    Samples are recorded for each order of keys in the shared arguments, since the function may iterate over them. What
+    it recorded is in terms of the same tables: if the order makes no difference, it is the same program.
+
+    Attributes:
+        first: the context for the order that was met first.
+        orders: the order of keys in the shared arguments.
+        others: at the first, the contexts for other orders.
+    """
 
     def __init__(
-        self, fun: Callable[..., Any], granularity: str, may_close_over_tracers: bool = False,
-        before: "Context | None" = None,
+        self, fun: Callable[..., Any], granularity: str, orders: Orders = (), may_close_over_tracers: bool = False,
+        before: "Context | None" = None, first: "Context | None" = None,
     ):  # fmt: skip
         self.fun = fun
         self._name = describe_function(fun)
         self.granularity = granularity
-        self.tables = Tables(granularity)
+        self.orders = orders
+        self.first = first or self
+        self.others = Cache(MAX_ORDERS)
+        self.tables = Tables(granularity) if first is None else first.tables
         self._cells_before: frozenset[str] = frozenset()
         if before is not None:
             every = before._cells_before | before.cells
@@ -187,13 +223,20 @@ class Context:
         self._room_for_kinds = min(FIRST_KINDS, MAX_KINDS)
         self.graphs = Cache(MAX_STRUCTURES, FIRST_STRUCTURES)
         self.samples = Cache(MAX_SAMPLES, FIRST_STRUCTURES)
-        self.known = Known(MAX_SIGNATURES)
+        self.known = Known(MAX_SIGNATURES) if first is None else first.known
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
-        self.rooms = Cache(MAX_ROOMS) if before is None else before.rooms
-        self.known_outputs = Cache(2) if before is None else before.known_outputs
+        earlier = before or first
+        self.rooms = Cache(MAX_ROOMS) if earlier is None else earlier.rooms
+        self.known_outputs = Cache(2) if earlier is None else earlier.known_outputs
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}
+
+    def in_order(self, orders: Orders) -> "Context":
+        """The context for shared arguments with their keys in this order."""
+        if orders == self.orders:
+            return self
+        return self.others.get_or_make(orders, lambda: Context(self.fun, self.granularity, orders, first=self))
 
     @property
     def is_full(self) -> bool:

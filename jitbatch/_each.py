@@ -4,7 +4,7 @@ The function is traced once for each structure of samples; nothing is recorded o
 the samples, and the programs that run on them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,9 +15,11 @@ import numpy as np
 
 from jitbatch import _compat, _varying
 from jitbatch._arguments import Arguments
+from jitbatch._canonical import closed_jaxpr_key
 from jitbatch._context import Context, SharedArguments, call_watched
 from jitbatch._describe import largest
 from jitbatch._items import Items, split_items
+from jitbatch._order import flatten
 from jitbatch._plan import Like, Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
 from jitbatch._rows import ClosesOverTracer
@@ -36,12 +38,19 @@ class SampleProgram:
         run: from the leaves of the shared arguments and of a sample to the leaves of its result.
         tables: what the classes refer to.
         out_tree, out_classes: the tree of the result, and the value classes of its leaves.
+        jaxpr: what `run` runs.
     """
 
     run: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
     tables: Tables
     out_tree: Any
     out_classes: tuple[int, ...]
+    jaxpr: Any
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What is the same for equal programs."""
+        return closed_jaxpr_key(self.jaxpr)
 
     @cached_property
     def items(self) -> Items:
@@ -69,22 +78,37 @@ def sample_program(
 ) -> SampleProgram:
     """The program of a sample, traced if its structure is new."""
     found = context.programs.get(structure.key)
-    return found or context.programs.put(structure.key, _trace(context, structure, index, shared, arguments))
+    if found is None:
+        found = _trace(context, structure, index, shared, arguments)
+        found = context.programs.put(structure.key, _met_before(found, context, structure) or found)
+    return found
+
+
+def _met_before(program: SampleProgram, context: Context, structure: Structure) -> SampleProgram | None:
+    """An equal program that was compiled for shared arguments with their keys in another order."""
+    for other in {context.first, *context.first.others} - {context}:
+        found = other.programs.get(structure.key) if structure.key in other.programs else None
+        if found is not None and found.out_tree == program.out_tree and found.key == program.key:
+            return found
+    return None
 
 
 def _trace(
     context: Context, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments
 ) -> SampleProgram:
     name = f"sample {index} of {describe_function(context.fun)}"
+    out_tree = None
 
-    def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        nonlocal out_tree
         objects = shared.rebuild(shared_leaves)
         args, kwargs = arguments.rebuild(objects, structure.key[0].unflatten(leaves))
         result = call_watched(context.fun, args, kwargs, objects, shared.split(shared_leaves), name)
         check_result(result, name)
-        return result
+        leaves, out_tree = flatten(result)
+        return leaves
 
-    jaxpr, result = jax.make_jaxpr(of_leaves, return_shape=True)(shared.leaves, structure.leaves)
+    jaxpr = jax.make_jaxpr(of_leaves)(shared.leaves, structure.leaves)
     if any(map(_compat.is_tracer, jaxpr.consts)) and not context.may_close_over_tracers:
         raise ClosesOverTracer
 
@@ -92,7 +116,7 @@ def _trace(
         return _varying.run(jaxpr, [*shared_leaves, *leaves])
 
     classes = tuple(context.tables.class_of(aval) for aval in jaxpr.out_avals)
-    return SampleProgram(jax.jit(jitbatch_sample), context.tables, jax.tree.structure(result), classes)
+    return SampleProgram(jax.jit(jitbatch_sample), context.tables, out_tree, classes, jaxpr)
 
 
 def plan_each(

@@ -17,6 +17,10 @@ class ControlFlowError(JitbatchError, TypeError):
     """Python control flow looked at a value that is only known when the batch runs."""
 
 
+class NumberError(ControlFlowError, IndexError):
+    """A number of a sample was indexed, iterated over or unpacked, as if it were a container."""
+
+
 class MutationError(JitbatchError, RuntimeError):
     """An argument was changed in place while a sample was being recorded."""
 

@@ -29,17 +29,21 @@ def execute(plan: Plan, shared_leaves: Sequence[Any], is_eager: bool = False) ->
     if is_eager and isinstance(plan.static.program, FusedProgram):
         return run_eagerly(plan, lambda plan: execute(plan, shared_leaves))
     note_run(plan)
-    if isinstance(plan.static.program, EachProgram):
-        return run_each(plan, plan.static.program, shared_leaves)
-    if isinstance(plan.static.program, FusedProgram):
-        static = plan.static
+    static = plan.static
+    if isinstance(static.program, EachProgram):
+        return run_each(plan, static.program, shared_leaves)
+    run = _execute
+    if isinstance(static.program, FusedProgram):
         is_kept = not static.tables.holds_tracers
         run = _programs.get_or_make(static, lambda: jax.jit(_execute)) if is_kept else jax.jit(_execute)
-        return run(plan, list(shared_leaves))
-    return _execute(plan, shared_leaves)
+    outputs = run(plan, list(shared_leaves))
+    if static.out != "list":
+        return outputs
+    return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
 
 
 def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs; of a list of results the leaves of each, since a compiled program would sort their dicts."""
     static = plan.static
     program, tables = static.program, static.tables
     assert not isinstance(program, EachProgram)
@@ -75,17 +79,14 @@ def results_of(plan: Plan, outputs: Any) -> list[Any]:
     return [treedef.unflatten([leaf[sample] for leaf in leaves]) for sample in range(plan.summary.samples)]
 
 
-def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[Any]:
+def _as_list(plan: Plan, arenas: Sequence[Any]) -> list[list[Any]]:
     static = plan.static
     wanted: list[list[Any]] = [[] for _ in arenas]
     for places, rows in zip(static.out_arenas, map(_on_host, plan.out_rows), strict=True):
         for arena, row in zip(places, rows, strict=True):
             wanted[arena].append(row)
     taken = [iter(_take(arena, _index(rows))) if rows else iter(()) for arena, rows in zip(arenas, wanted, strict=True)]
-    return [
-        tree.unflatten([next(taken[arena]) for arena in places])
-        for tree, places in zip(static.out_trees, static.out_arenas, strict=True)
-    ]
+    return [[next(taken[arena]) for arena in places] for places in static.out_arenas]
 
 
 def _on_host(rows: Any) -> Any:

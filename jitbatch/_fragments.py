@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
-import jax
-
 from jitbatch import _compat
+from jitbatch._order import flatten
 from jitbatch._rows import BARE, Numbers, SharedRow
 from jitbatch._sites import Site
 from jitbatch._templates import Argument, Copied, Made, MadeRow, MadeShared, Template, further_row, make_template
@@ -60,7 +59,7 @@ def make_fragment(
     """
     if not may_be_kept(len(body.kinds) + len(body.ops)):
         return None
-    leaves, out_tree = jax.tree.flatten(result)
+    leaves, out_tree = flatten(result)
     argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
     makes = numbers.made - body.made
     given = max((position + 1 for position in positions if position is not None), default=0)

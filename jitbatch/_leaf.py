@@ -9,6 +9,7 @@ from jitbatch._canonical import SumCell, intern_cell
 from jitbatch._errors import OutputError
 from jitbatch._fold import fold
 from jitbatch._open import Element, open_body
+from jitbatch._order import flatten
 from jitbatch._sites import describe_function, describe_source
 from jitbatch._tables import Tables
 from jitbatch._templates import Argument, Leaf, Made, Step
@@ -32,7 +33,7 @@ def make_leaf(
         sample: what is recorded, for an error.
     """
     check_returned(fun, result, sample)
-    leaves, out_tree = jax.tree.flatten(result)
+    leaves, out_tree = flatten(result)
     argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
     made = {id(value) for op in body for value in op.outputs}
     name, where = getattr(fun, "__qualname__", "cell"), describe_source(fun)[1]

@@ -11,9 +11,10 @@ import jax
 
 from jitbatch._canonical import Identity
 from jitbatch._errors import ArgumentError
+from jitbatch._order import flatten, flatten_in_order
 from jitbatch._rows import Numbers
 from jitbatch._state import changed_argument
-from jitbatch._static import bits_key, flatten_with_statics
+from jitbatch._static import bits_key
 from jitbatch._structure import is_named_tuple
 from jitbatch._tables import Tables
 from jitbatch._values import SharedSource, Value, described, is_array, plain_aval, root
@@ -86,11 +87,11 @@ class Passed:
                 rows = [row for _, _, some, _, _ in items for row in some]  # type: ignore[misc]
                 form = tables.form(kind, *[form for _, _, _, form, _ in items])  # type: ignore[misc]
                 return Flat(arg, leaves, rows, form)
-        elif isinstance(arg, tuple):  # a named one, of rows, is looked up without taking it apart
-            form = tables.tuple_forms.get((kind, *[item.form if type(item) is Value else None for item in arg]))
-            if form is not None:
-                return Flat(arg, arg, [item.row for item in arg], form)
-        leaves, treedef, statics = flatten_with_statics(arg)
+        elif kind is dict or isinstance(arg, tuple):
+            flat = self._of_rows(arg, kind)
+            if flat is not None:
+                return flat
+        leaves, tree, statics = flatten_in_order(arg)
         if set(map(type, leaves)) == {Value}:
             forms = tuple([numbers.form(leaf) if leaf.form is None else leaf.form for leaf in leaves])
             rows = [leaf.row for leaf in leaves]
@@ -98,7 +99,7 @@ class Passed:
             forms = tuple([numbers.form(leaf) if is_array(leaf) else (self._static_key(leaf),) for leaf in leaves])
             rows = [numbers.row(leaf) for leaf in leaves]
         are_shared = rows.count(None) == len(rows)
-        description = "tree", treedef, statics, forms
+        description = "tree", tree, statics, forms
         is_large_and_new = len(leaves) > MANY_LEAVES and not are_shared and description not in tables.forms
         if fun is not None and is_large_and_new and self._walks(fun):
             return None
@@ -107,9 +108,32 @@ class Passed:
             flat = self.known[id(arg)] = Flat(arg, leaves, (), form, True)
             self._shared.append(flat)
             return flat
-        if isinstance(arg, tuple) and None not in rows and is_named_tuple(kind, arg) and set(map(type, arg)) == {Value}:
-            tables.tuple_forms[kind, *forms] = form
+        if None not in rows:
+            self._know_rows(arg, kind, forms, form)
         return Flat(arg, leaves, rows, form)
+
+    def _of_rows(self, arg: Any, kind: type) -> Flat | None:
+        """A named tuple or a dict of rows that has a known form, without taking it apart."""
+        tables = self._tables
+        if kind is not dict:
+            form = tables.tuple_forms.get((kind, *[item.form if type(item) is Value else None for item in arg]))
+            return None if form is None else Flat(arg, arg, [item.row for item in arg], form)
+        found = tables.dict_forms.get((*arg, *[item.form if type(item) is Value else None for item in arg.values()]))
+        if found is None:
+            return None
+        form, keys = found
+        leaves = [arg[key] for key in keys]
+        return Flat(arg, leaves, [leaf.row for leaf in leaves], form)
+
+    def _know_rows(self, arg: Any, kind: type, forms: Sequence[Hashable], form: int) -> None:
+        """Remember the form of a named tuple or a dict, if it holds nothing but rows, which have these forms."""
+        if kind is dict:
+            if set(map(type, arg.values())) == {Value}:
+                keys = sorted(arg)
+                form_of = dict(zip(keys, forms, strict=True))
+                self._tables.dict_forms[*arg, *map(form_of.__getitem__, arg)] = form, keys
+        elif isinstance(arg, tuple) and is_named_tuple(kind, arg) and set(map(type, arg)) == {Value}:
+            self._tables.tuple_forms[kind, *forms] = form
 
     def know_shared(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
         """Remember a shared argument, whose array leaves these are, before it is met. That it does not change is for
@@ -130,7 +154,7 @@ class Passed:
         leaves; None for one that cannot change or is shared, which is not copied."""
         if type(arg) is Value or id(arg) in self.known:
             return arg, None
-        leaves, tree = jax.tree.flatten(arg)
+        leaves, tree = flatten(arg)
         if not set(map(type, leaves)) <= {Value}:
             leaves = list(map(alias, leaves))
         return tree.unflatten(leaves), leaves
@@ -139,7 +163,7 @@ class Passed:
         """A call with arguments of forms that were not met before."""
         given = (*args, *kwargs.values())
         flat: list[Any] = [self.flatten(arg) for arg in given]
-        parts = [flatten_with_statics(arg) for arg in given]
+        parts = [flatten_in_order(arg) for arg in given]
         for one, (found, *_) in zip(flat, parts, strict=True):
             if one.is_shared and list(map(id, found)) != list(map(id, one.leaves)):
                 raise changed_argument(one.arg, one.leaves, self._sample)

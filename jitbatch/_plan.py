@@ -22,6 +22,7 @@ from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
 from jitbatch._lowering import ArenaShape, Program
 from jitbatch._memory import Memory, StaticMemory, predict_memory, predict_static_memory
+from jitbatch._order import sorted_tree
 from jitbatch._ragged import Ragged, ragged_outputs
 from jitbatch._schedule import POLICIES
 from jitbatch._sizes import Sizes
@@ -397,7 +398,8 @@ def outputs_of(
     graphs: Sequence[Any], tables: Tables, out: str, known: tuple[Any, tuple[int, ...]] | None
 ) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
     """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item. Of
-    graphs, or of whatever else has an `out_tree`, `out_classes` and `items`."""
+    graphs, or of whatever else has an `out_tree`, `out_classes` and `items`. Only a list of results keeps the order of
+    keys in dicts: what is stacked has them sorted, as `jax.vmap` returns them."""
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
     if out == "ragged":
@@ -408,7 +410,7 @@ def outputs_of(
                 "out, or plan them `like` a plan with items"
             )
         return (item[0],), [item[1]]
-    trees, classes = [graph.out_tree for graph in graphs], [graph.out_classes for graph in graphs]
+    trees, classes = [sorted_tree(graph.out_tree) for graph in graphs], [graph.out_classes for graph in graphs]
     if trees.count(trees[0]) < len(trees) or classes.count(classes[0]) < len(classes):
         differs = [one != (trees[0], classes[0]) for one in zip(trees, classes, strict=True)]
         index = differs.index(True)

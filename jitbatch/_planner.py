@@ -228,12 +228,13 @@ class Planner:
         return no_samples(rows, context.tables.outlines) if self.options.out == "ragged" else rows
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        contexts = list(self.contexts)
+        first = list(self.contexts)
+        contexts = [*first, *(other for context in first for other in context.others)]
         return {
             "structures": _total([context.graphs.info() for context in contexts], _context.MAX_STRUCTURES),
-            "subgraphs": _total([context.known.info() for context in contexts], _context.MAX_SIGNATURES),
+            "subgraphs": _total([context.known.info() for context in first], _context.MAX_SIGNATURES),
             "programs": _total([context.programs.info() for context in contexts], _context.MAX_PROGRAMS),
-            "rooms": _total([rooms.info() for context in contexts for rooms in context.rooms], _context.MAX_ROOMS),
+            "rooms": _total([rooms.info() for context in first for rooms in context.rooms], _context.MAX_ROOMS),
         }
 
     # Parts of the above
@@ -248,11 +249,12 @@ class Planner:
         granularity = granularity or self._granularity_like(like)
         settings = Identity(_compat.trace_context()), _passes.switched_off()
         key = (granularity, shared.key, arguments.layout, arguments.axes, settings)
-        context = self.contexts.get_or_make(key, lambda: Context(self.owner.__wrapped__, granularity))
+        fun, orders = self.owner.__wrapped__, shared.orders
+        context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders))
         if context.is_full:
             self.contexts.discard(key)
-            return self.contexts.put(key, Context(self.owner.__wrapped__, granularity, before=context))
-        return context
+            return self.contexts.put(key, Context(fun, granularity, orders, before=context))
+        return context.in_order(orders)
 
     def _granularity_like(self, like: Plan | Capacity | str | None) -> str:
         """The granularity to begin with: that of what is to be alike, if it may be chosen."""
@@ -339,7 +341,7 @@ class Planner:
     def _make(self, batch: "Recorded", choice: Choice, shards: int | None, least: Like | None) -> Plan:
         options = replace(self.options, executor=choice.way.executor)
         call, context = batch.call, batch.context
-        emptied = call.arguments.emptied()
+        emptied = call.arguments.emptied(call.shared.orders)
         programs: list[Any] = batch.graphs
         if options.executor == "loop":
             programs = [
@@ -421,6 +423,7 @@ class Planner:
             return plan
         saved.check(name_of(self.owner), shared.key)
         arguments = call_of(saved)
+        shared = shared.in_order(arguments.orders)
         context = self._context(arguments, shared, plan)
         recorder = self._recorder(context, shared, arguments)
         return attach(plan, self.owner, shared.key, context.tables, recorder)

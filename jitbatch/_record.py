@@ -18,7 +18,7 @@ from jax.extend.core import primitives
 
 from jitbatch import _compat
 from jitbatch._constants import Constants
-from jitbatch._errors import ControlFlowError, LeakError, OutputError
+from jitbatch._errors import ControlFlowError, LeakError, NumberError, OutputError
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment, may_be_kept
 from jitbatch._leaf import check_returned, make_leaf
 from jitbatch._open import list_elements
@@ -32,6 +32,7 @@ from jitbatch._totals import apart, continue_total, is_total
 from jitbatch._values import (
     ADD,
     NODE,
+    NUMBERS,
     ConstantRow,
     Op,
     SharedSource,
@@ -40,6 +41,7 @@ from jitbatch._values import (
     is_array,
     new,
     plain_aval,
+    root,
     within,
 )
 
@@ -502,24 +504,43 @@ class Recorder(_compat.Trace):
                     self._raise_leak(value.row)
 
     def _raise_leak(self, row: int | None) -> None:
-        place = self._sites.here()
-        where = f" at {place.where}" if place.chain else ""
         name = describe_function(self._hidden[row])
         raise LeakError(
-            f"a value of a call of {name} is used{where} after the call has ended, and was not returned by it, while "
-            f"{self.sample} was recorded. The body of a decorated function does not run for every call: on arguments "
-            "of a structure that it has met it is copied, and what it puts into a list, a dictionary or an object is "
-            "missing. Return the value, or do not decorate the function."
+            f"a value of a call of {name} is used{self._where} after the call has ended, and was not returned by it, "
+            f"while {self.sample} was recorded. The body of a decorated function does not run for every call: on "
+            "arguments of a structure that it has met it is copied, and what it puts into a list, a dictionary or an "
+            "object is missing. Return the value, or do not decorate the function."
         )
 
     # Errors
 
     def control_flow_error(self, value: Value, asked: str) -> ControlFlowError:
-        place = self._sites.here()
-        where = f" at {place.where}" if place.chain else ""
+        origin = root(value)
+        advice = "Wrap the value in Static where the sample is made"
+        if type(origin) in NUMBERS:
+            advice = (
+                f"It is the Python {type(origin).__name__} {origin!r}, which a decorated function was called with: "
+                f"pass jitbatch.Static({origin!r}) at the call, and read its `.value` here"
+            )
+        elif type(origin) is Value and type(origin.source) is SharedSource:
+            advice = "It is part of a shared argument: wrap it in Static there, or close over it"
         return ControlFlowError(
-            f"{asked}() was asked of a traced {value.aval.str_short()}{where}, while {self.sample} was recorded. "
+            f"{asked} was asked of a traced {value.aval.str_short()}{self._where}, while {self.sample} was recorded. "
             "Samples are recorded with their arrays abstract, so Python's control flow can look only at their "
-            "structure, at shapes, and at values wrapped in jitbatch.Static(...). Wrap the value in Static where the "
-            "sample is made, or compute both sides with jnp.where or lax.cond."
+            f"structure, at shapes, and at values wrapped in jitbatch.Static(...). {advice}, or compute both sides "
+            "with jnp.where or lax.cond."
         )
+
+    def number_error(self, value: Value, asked: str) -> NumberError:
+        return NumberError(
+            f"a number, a traced {value.aval.str_short()}, was {asked}{self._where}, while {self.sample} was recorded. "
+            "Numbers of a sample, and those that decorated functions are called with, are arrays of no axes there, so "
+            "that `isinstance(t, int)` and `isinstance(t, float)` are False. Tell the inner nodes of a tree instead: "
+            "`isinstance(t, tuple)` (list, dict, or a class of yours). Wrap numbers in jitbatch.Static(...) that "
+            "Python is to look at."
+        )
+
+    @property
+    def _where(self) -> str:
+        place = self._sites.here(1)
+        return f" at {place.where}" if place.chain else ""

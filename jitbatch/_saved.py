@@ -29,6 +29,7 @@ from jitbatch._fused import FusedProgram
 from jitbatch._graph import Graph
 from jitbatch._lowering import ArenaShape
 from jitbatch._memory import StaticMemory
+from jitbatch._order import sorted_tree
 from jitbatch._plan import Plan, PlanStatic, interned
 from jitbatch._ragged import Ragged
 from jitbatch._saved_checks import check_arrays, check_blocks, check_sizes, check_steps
@@ -242,6 +243,7 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
         layout=tuple((name, count) for name, _, count in call.layout),
         layout_trees=Trees.of([_opened(tree) for _, tree, _ in call.layout], "in_axes", objects),
         positional=call.positional,
+        orders=Trees.of([dict.fromkeys(keys, 0) for keys in call.orders], "the shared arguments", objects),
         capacity=capacity,
         graphs=tuple(_graph_digest(graph, names) for graph in sizes.exemplars),
         is_split=static.types.is_split,
@@ -287,7 +289,7 @@ def _graph_digest(graph: Graph, names: Names) -> str:
 
 def _tree_name(tree: Any) -> list[Any]:
     """A tree in terms that are the same in every process: the classes of its nodes, and the keys of dicts."""
-    nodes, remaining = [], [tree]
+    nodes, remaining = [], [sorted_tree(tree)]
     while remaining:
         part = remaining.pop()
         kind, about = part.node_data() or (None, None)
@@ -413,7 +415,12 @@ def call_of(static: SavedStatic) -> Arguments:
         content = static.content
         trees = structures(replace(content.layout_trees, objects=static.objects))
         layout = tuple((name, tree, count) for (name, count), tree in zip(content.layout, trees, strict=True))
-        return Arguments([Part(name, axis, None) for name, axis in content.parts], layout, content.positional)
+        parts = [Part(name, axis, None) for name, axis in content.parts]
+        orders = replace(content.orders, objects=static.objects).open()
+        if not all(type(keys) is dict for keys in orders):
+            damaged("the order of keys in the shared arguments")
+        orders = tuple(map(tuple, orders))
+        return Arguments(parts, layout, content.positional, orders)
 
     return _calls.get_or_make(static, load)
 

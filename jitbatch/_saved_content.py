@@ -46,6 +46,7 @@ class Content:
         parts: the name and the axis of each part of the arguments.
         layout, layout_trees, positional: how they make up the arguments: the name and the number of parts of each
             argument, and its tree.
+        orders: a dict with the keys of each mapping in the shared arguments, in their order (see `_order`).
         capacity: the exemplars and the sizes.
         graphs: for each exemplar a digest of what it computes.
         is_split: as in `Types`.
@@ -66,6 +67,7 @@ class Content:
     layout: tuple[tuple[str, int], ...]
     layout_trees: Trees
     positional: int
+    orders: Trees
     capacity: Capacity
     graphs: tuple[str, ...]
     is_split: bool

@@ -13,6 +13,7 @@ import jax
 
 from jitbatch import _compat
 from jitbatch._errors import PlanError
+from jitbatch._order import structure
 from jitbatch._saved_values import (
     CHANGED,
     NotData,
@@ -134,7 +135,11 @@ class Trees:
 
 
 def structures(trees: Trees) -> tuple[Any, ...]:
-    return tuple(map(jax.tree.structure, trees.open()))
+    opened = trees.open()
+    try:
+        return tuple(map(structure, opened))
+    except ValueError as error:  # keys of a dict that cannot be compared
+        raise PlanError(f"a saved tree cannot be taken apart again: {CHANGED}") from error
 
 
 # Encoding

@@ -14,7 +14,8 @@ import numpy as np
 from jitbatch import _compat
 from jitbatch._errors import SampleError
 from jitbatch._leaves import Inputs
-from jitbatch._static import Static, flatten_with_statics
+from jitbatch._order import flatten_in_order
+from jitbatch._static import Static
 from jitbatch._values import NUMBERS, described, is_array
 
 _NUMBER = {kind: kind for kind in NUMBERS}
@@ -66,7 +67,7 @@ class Structure:
 
     def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str], has_data: bool = True):
         try:
-            self.leaves, treedef, statics = flatten_with_statics(sample)
+            self.leaves, tree, statics = flatten_in_order(sample)
         except (RecursionError, SystemError) as error:
             raise SampleError(
                 f"sample {index} is nested too deeply: Python's recursion limit is {sys.getrecursionlimit()}, and "
@@ -79,7 +80,7 @@ class Structure:
         others = tuple(map(describe_leaf, self.arrays))
         if None in others or (has_data and jax.ShapeDtypeStruct in map(type, self.arrays)):
             raise _leaf_error(sample, index, names)
-        self.key = (treedef, statics, numbers, others)
+        self.key = (tree, statics, numbers, others)
         self.sample = sample
         self.recorded: tuple[Any, Inputs] | None = None
 

@@ -205,6 +205,7 @@ class Tables:
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._class_orders: dict[int, tuple[Any, ...]] = {}
         self.tuple_forms: dict[tuple[Any, ...], int] = {}  # by the class of a named tuple of rows, and their forms
+        self.dict_forms: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}  # by keys and forms, with the keys sorted
         self._leaf_forms: dict[tuple[int, int], int] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()

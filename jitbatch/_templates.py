@@ -223,6 +223,8 @@ def make_template(
         outline = out_tree.unflatten(list(results))
         if type(outline) is MadeRow:
             make = None
+        elif type(outline) is dict:
+            make = _dict_maker(outline, results) or make
         elif _is_immutable(outline):
             make = _tuple_maker(outline) or make
             form = numbers.tables.form("tree", out_tree, (), tuple(one.aval_number for one in results))
@@ -242,6 +244,16 @@ def _tuple_maker(outline: Any) -> Callable[[list[Any]], Any] | None:
     if kind is not tuple and not is_named_tuple(kind, outline):
         return None
     return functools.partial(tuple.__new__, kind)
+
+
+def _dict_maker(outline: dict[Any, Any], results: Sequence[MadeRow]) -> Callable[[list[Any]], Any] | None:
+    """The same for a dict of arrays, which keeps its order of keys."""
+    places = {result: place for place, result in enumerate(results)}
+    found = [places.get(part) if type(part) is MadeRow else None for part in outline.values()]
+    if None in found:
+        return None
+    keys, take = tuple(outline), taking(found)  # type: ignore[arg-type]
+    return lambda values: dict(zip(keys, take(values), strict=True))
 
 
 def _is_immutable(result: Any) -> bool:

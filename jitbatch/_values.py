@@ -128,7 +128,17 @@ class Value(_compat.Tracer):
                 return self._trace.index(self, range(length)[index])
             if type(index) is Value:
                 return _getitem(self, index)
+        self._check_index(index if isinstance(index, tuple) else (index,))
         return self.aval._getitem(self, index)
+
+    def _check_index(self, index: tuple[Any, ...]) -> None:
+        """Raise for an index that JAX has no use for, and that a sample is likely to have led to."""
+        if self.ndim == 0 and any(_is_int(part) or isinstance(part, slice) for part in index):
+            raise self._trace.number_error(self, "indexed")
+        for part in index:
+            for end in _slice_parts(part) if isinstance(part, slice) else ():
+                if type(end) is Value:
+                    raise self._trace.control_flow_error(end, "a bound of a slice")
 
     # Arithmetic on values of one type, or with a number, is recorded as such: an operator of jnp's takes 20 us or more.
 
@@ -199,45 +209,52 @@ class Value(_compat.Tracer):
 
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
-            raise TypeError("iteration over a 0-d array")
+            raise self._trace.number_error(self, "iterated over or unpacked")
         if self._trace.is_valid():
             return self._trace.rows(self)
         return (self[i] for i in range(self.shape[0]))
 
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise self._trace.number_error(self, "asked for its len()")
+        return self.aval.shape[0]
+
     def __reversed__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise self._trace.number_error(self, "iterated over")
         return (self[i] for i in reversed(range(self.shape[0])))
 
     def __bool__(self) -> bool:
-        raise self._trace.control_flow_error(self, "bool")
+        raise self._trace.control_flow_error(self, "bool()")
 
     def __int__(self) -> int:
-        raise self._trace.control_flow_error(self, "int")
+        raise self._trace.control_flow_error(self, "int()")
 
     def __index__(self) -> int:
-        raise self._trace.control_flow_error(self, "index")
+        raise self._trace.control_flow_error(self, "index()")
 
     def __float__(self) -> float:
-        raise self._trace.control_flow_error(self, "float")
+        raise self._trace.control_flow_error(self, "float()")
 
     def __complex__(self) -> complex:
-        raise self._trace.control_flow_error(self, "complex")
+        raise self._trace.control_flow_error(self, "complex()")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise self._trace.control_flow_error(self, "numpy.asarray")
+        raise self._trace.control_flow_error(self, "numpy.asarray()")
 
     def __hash__(self) -> int:
-        raise self._trace.control_flow_error(self, "hash")
+        raise self._trace.control_flow_error(self, "hash()")
 
     def __format__(self, spec: str) -> str:
         if spec:
-            raise self._trace.control_flow_error(self, "format")
+            raise self._trace.control_flow_error(self, "format()")
         return str(self)
 
     def tolist(self) -> Any:
-        raise self._trace.control_flow_error(self, "tolist")
+        raise self._trace.control_flow_error(self, "tolist()")
 
     def item(self, *args: Any) -> Any:
-        raise self._trace.control_flow_error(self, "item")
+        raise self._trace.control_flow_error(self, "item()")
 
 
 new = object.__new__

@@ -178,3 +178,20 @@ def test_short_floats_inside_of_other_operations_are_found() -> None:
     assert plain.check(jnp.bfloat16(0.5), [jnp.bfloat16(1.0)]).computed_in == ""
     one_by_one = jitbatch(short_sums.__wrapped__, executor="loop")
     assert one_by_one.check(noisy_params(), [tuple(vectors(2))]).computed_in == "bfloat16"
+
+
+def test_a_function_that_asks_for_the_type_of_a_number_is_told_so() -> None:
+    """Numbers are arrays while a sample is recorded; nothing else says that this makes a difference."""
+    cell = jitbatch(lambda w, x, k: w * x * (2.0 if isinstance(k, int) else 5.0))
+    for function, sample in (
+        (jitbatch(lambda w, x: cell(w, x, 1)), 3.0),
+        (jitbatch(lambda w, pair: w * pair[1] * (2.0 if isinstance(pair[0], int) else 5.0)), (1, 2.0)),
+    ):
+        with pytest.raises(AssertionError, match="differs from the plain loop: its values differ by"):
+            function.check(1.0, [sample])
+
+
+def test_the_type_of_a_number_in_shared_arguments_is_told_as_well() -> None:
+    scaled = jitbatch(lambda p, x: p["w"] * x * (2.0 if isinstance(p["k"], float) else 5.0))
+    with pytest.raises(AssertionError, match="differs from the plain loop"):
+        scaled.check({"w": jnp.float32(2), "k": 1.0}, [3.0])

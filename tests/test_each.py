@@ -97,13 +97,17 @@ def test_a_structure_is_traced_and_compiled_once() -> None:
     clear_caches()
     calls = []
     batched = jitbatch(lambda params, xs: calls.append(None) or chain(params, xs), executor="loop")
+    others = {name: jnp.cos(value) for name, value in PARAMS.items()}
+    assert list(others) != sorted(others)
     with counted_compilations() as compilations:
         batched.batch(PARAMS, SAMPLES)
         assert (len(calls), len(compilations)) == (3, 4)  # and one that stacks
         batched.batch(PARAMS, batched.plan(PARAMS, SAMPLES[::-1]))
-        batched.batch(jax.tree.map(jnp.cos, PARAMS), SAMPLES)
-        assert len(calls) == 3
-    assert batched.cache_info()["programs"][:2] == (9, 3)
+        batched.batch(others, SAMPLES)
+        assert (len(calls), len(compilations)) == (3, 4)
+        batched.batch(dict(sorted(others.items())), SAMPLES)  # whose order might make a difference
+        assert (len(calls), len(compilations)) == (6, 4)
+    assert batched.cache_info()["programs"][:2] == (13, 6)
     assert batched.cache_info()["structures"].currsize == 0
     clear_caches()
     assert batched.cache_info()["programs"][:2] == (0, 0)

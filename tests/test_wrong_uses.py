@@ -62,6 +62,44 @@ def until(w: Any, x: Any) -> Any:
     return w * x
 
 
+NUMBER = ["a number, a traced", "`isinstance(t, int)`", "`isinstance(t, tuple)`", "jitbatch.Static(...)"]
+
+
+@jitbatch
+def switched(w: Any, x: Any, on: Any) -> Any:
+    return w * x if on else x
+
+
+@jitbatch
+def sliced(w: Any, x: Any, count: Any) -> Any:
+    return w * x[:count]
+
+
+@jitbatch
+def ranged(w: Any, x: Any, count: Any) -> Any:
+    return w * sum(x[i] for i in range(count))
+
+
+@jitbatch
+def outer(w: Any, x: Any, count: Any) -> Any:
+    return ranged(w, x, count)
+
+
+def indexed(w: Any, t: Any) -> Any:
+    return w * t if isinstance(t, int) else indexed(w, t[0]) + indexed(w, t[1])
+
+
+def iterated(w: Any, t: Any) -> Any:
+    return w * t if isinstance(t, int) else sum(iterated(w, part) for part in t)
+
+
+def unpacked(w: Any, t: Any) -> Any:
+    if isinstance(t, int):
+        return w * t
+    left, right = t
+    return unpacked(w, left) + unpacked(w, right)
+
+
 def asserted(w: Any, x: Any) -> Any:
     assert x > 0
     return w * x
@@ -254,6 +292,40 @@ CALLS: dict[str, tuple[type[Exception], Callable[[], Any], list[str]]] = {
     "a dictionary": (TypeError, on(lambda w, x: w * {1: 2.0}[x], 1), ["hash() was asked of a traced int32[]"]),
     "a format": (TypeError, on(printed), ["format() was asked of a traced float32[]", "sample 0 of `printed`"]),
     "numpy": (TypeError, on(lambda w, x: np.dot(w, x), X, X), ["numpy.asarray() was asked of a traced float32[2]"]),
+    "a number that a cell looks at": (
+        TypeError,
+        on(lambda w, x: switched(w, x, True)),
+        ["bool() was asked of a traced bool[]", "the Python bool True", "pass jitbatch.Static(True) at the call"],
+    ),
+    "a number that a cell slices by": (
+        TypeError,
+        on(lambda w, x: sliced(w, x, 1), X),
+        ["a bound of a slice was asked of", "test_wrong_uses.py", "the Python int 1", "jitbatch.Static(1) at the call"],
+    ),
+    "a number that is passed on": (
+        TypeError,
+        on(lambda w, x: outer(w, x, 2), X),
+        ["index() was asked of", "the Python int 2", "jitbatch.Static(2) at the call"],
+    ),
+    "a number of a sample that is sliced by": (
+        TypeError,
+        on(lambda w, x: w * x[0][: x[1], None], (X, 1)),
+        ["a bound of a slice was asked of a traced int32[]", "Static where the sample is made"],
+    ),
+    "a number of the parameters": (
+        TypeError,
+        lambda: jitbatch(lambda p, x: p["w"] * x if p["n"] else x).batch({"w": 1.0, "n": True}, [1.0]),
+        ["bool() was asked", "part of a shared argument: wrap it in Static there"],
+    ),
+    # Numbers that were taken for containers
+    "indexing": (TypeError, on(indexed, ((1, 2), 3)), ["was indexed at", "sample 0 of `indexed`", *NUMBER]),
+    "indexing, as JAX would have it": (IndexError, on(indexed, ((1, 2), 3)), ["was indexed at", *NUMBER]),
+    "iterating": (TypeError, on(iterated, ((1, 2), 3)), ["was iterated over or unpacked at", "`iterated`", *NUMBER]),
+    "unpacking": (TypeError, on(unpacked, ((1, 2), 3)), ["was iterated over or unpacked at", "`unpacked`", *NUMBER]),
+    "slicing": (TypeError, on(lambda w, t: w * t[1:], 1), ["was indexed at", *NUMBER]),
+    "several indices": (TypeError, on(lambda w, t: w * t[0, 1], 1), ["was indexed at", *NUMBER]),
+    "the length": (TypeError, on(lambda w, t: w * len(t)), ["a traced float32[], was asked for its len()", *NUMBER]),
+    "backwards": (TypeError, on(lambda w, t: w * sum(reversed(t))), ["was iterated over", *NUMBER]),
     # Reports
     "explaining nothing": (ValueError, lambda: product.explain(1.0, []), ["there are no samples to plan"]),
     "checking nothing": (ValueError, lambda: product.check(1.0, []), ["there are no samples to plan"]),
@@ -282,8 +354,6 @@ RAISED: dict[str, tuple[type[Exception], Callable[[], Any], str, str]] = {
     "a Static for a number": (TypeError, lambda: product.batch(1.0, [Static(2)]), "Static", "w * x"),
     "assignment": (TypeError, on(assigned, X), "x.at[idx].set(y)", "x[0] = 1.0"),
     "shapes that do not fit": (TypeError, on(lambda w, x: w @ x, X, jnp.ones((3, 3))), "dot_general", "w @ x"),
-    "the length of a number": (TypeError, on(lambda w, x: w * len(x)), "len() of unsized", "len(x)"),
-    "the items of a number": (TypeError, on(lambda w, x: w * sum(x)), "iteration over a 0-d", "sum(x)"),
     "a division by zero": (ZeroDivisionError, on(lambda w, x: w * x / (1 // 0)), "by zero", "1 // 0"),
 }
 
@@ -300,7 +370,10 @@ def test_an_error_in_the_users_code_ends_there_and_names_the_sample(name: str) -
     assert line in (last.line or "")
 
 
-@pytest.mark.parametrize("name", ["while", "assert", "a dictionary", "a format"])
+@pytest.mark.parametrize(
+    "name",
+    ["while", "assert", "a dictionary", "a format", "indexing", "iterating", "unpacking", "slicing", "the length"],
+)
 def test_control_flow_ends_at_the_users_line(name: str) -> None:
     with pytest.raises(JitbatchError) as caught:
         CALLS[name][1]()
