@@ -318,6 +318,12 @@ def call_watched(
             )
         if "'Static'" in str(error):
             error.add_note("jitbatch: what is wrapped in a Static is its `.value`")
+        if "PartitionSpec" in str(error) and jax.sharding.get_abstract_mesh().empty:
+            error.add_note(
+                "jitbatch: a sample is recorded without a mesh, and a batch runs with automatic axes: XLA decides how "
+                "its values are sharded. Give a `jax.NamedSharding(mesh, spec)` in place of the PartitionSpec, which "
+                "the plain function follows and a batch ignores, or leave it out"
+            )
         error.__traceback__ = users_part(error.__traceback__)
         raise
     for part, before in zip(shared, leaves, strict=True):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _compat, _varying
+from jitbatch import _compat, _mesh, _varying
 from jitbatch._arguments import Arguments
 from jitbatch._context import Context, SharedArguments, call_watched
 from jitbatch._items import Items, split_items
@@ -22,7 +22,7 @@ from jitbatch._ragged import ragged_outputs
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._sites import describe_function
 from jitbatch._sizes import Sizes
-from jitbatch._structure import Structure
+from jitbatch._structure import Structure, aval_of
 from jitbatch._tables import Tables
 from jitbatch._values import check_result
 
@@ -81,15 +81,22 @@ def _trace(
         check_result(result, name)
         return result
 
-    jaxpr, result = jax.make_jaxpr(of_leaves, return_shape=True)(shared.leaves, structure.leaves)
+    # Without the axes of a mesh that the leaves may have: the program serves all.
+    jaxpr, result = jax.make_jaxpr(of_leaves, return_shape=True)(
+        list(map(aval_of, shared.leaves)), list(map(aval_of, structure.leaves))
+    )
     if any(map(_compat.is_tracer, jaxpr.consts)) and not context.may_close_over_tracers:
         raise ClosesOverTracer
 
-    def jitbatch_sample(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        return _varying.run(jaxpr, [*shared_leaves, *leaves])
+    @jax.jit
+    def jitbatch_sample(consts: Sequence[Any], shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return _varying.run(_compat.ClosedJaxpr(jaxpr.jaxpr, consts), [*shared_leaves, *leaves])
+
+    def run(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return jitbatch_sample(_mesh.cast(jaxpr.consts), shared_leaves, leaves)
 
     classes = tuple(context.tables.class_of(aval) for aval in jaxpr.out_avals)
-    return SampleProgram(jax.jit(jitbatch_sample), context.tables, jax.tree.structure(result), classes)
+    return SampleProgram(run, context.tables, jax.tree.structure(result), classes)
 
 
 def plan_each(

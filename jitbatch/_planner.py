@@ -25,6 +25,7 @@ from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
+from jitbatch._mesh import without_explicit_mesh
 from jitbatch._plan import Like, Options, Plan, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._rooms import Rooms
@@ -107,6 +108,7 @@ class Planner:
         self.options = options
         self.contexts = Cache(16)
 
+    @without_explicit_mesh()
     def plan(
         self, call: Call, like: Plan | Capacity | str | None = None, shards: int | None = None,
         rooms: Rooms | None = None,
@@ -154,6 +156,7 @@ class Planner:
         call = Call(replace(arguments, parts=parts), shared)
         return self.plan(call, rooms=None if rooms is None else rooms(len(call.samples)))
 
+    @without_explicit_mesh()
     def capacity(self, call: Call, batch_size: int) -> Capacity:
         """What has room for the minibatches of a data set, which is given as the samples of a call."""
         if not 0 < batch_size <= len(call.samples):
@@ -176,6 +179,7 @@ class Planner:
             plan = self._make(batch.some(chosen), choice, None, plan.like)
         return plan.capacity
 
+    @without_explicit_mesh()
     def plan_for_once(self, call: Call) -> Plan:
         """A plan that is run at once, and may hold values of an outer transformation."""
         try:
@@ -184,6 +188,7 @@ class Planner:
             context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
             return self._plan(call, context, "dispatch")
 
+    @without_explicit_mesh()
     def ready(self, plan: Plan, shared: SharedArguments) -> Plan:
         """A plan that can be run with these shared arguments, or an error."""
         plan = self._attached(plan, shared)
@@ -205,7 +210,8 @@ class Planner:
         """What an empty batch returns: as much as an earlier one tells."""
         if self.options.out == "list":
             return []
-        context = self._context(call.arguments, call.shared)
+        with without_explicit_mesh():
+            context = self._context(call.arguments, call.shared)
         if context.known_output is None:
             raise ArgumentError(
                 f"{self._name} was given no samples, and no earlier batch tells what its output looks like. Give at "
