@@ -268,6 +268,13 @@ def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequenc
     return ClosedJaxpr(Jaxpr([], list(inputs), list(outputs), list(equations), effects, debug), [])
 
 
+def with_outputs(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    """A closed jaxpr that returns the first of its outputs alone."""
+    jaxpr = closed.jaxpr
+    made = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
+    return ClosedJaxpr(made.replace(constvars=jaxpr.constvars), closed.consts)
+
+
 def dead_code_eliminated(jaxpr: Jaxpr, used_outputs: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
     return partial_eval.dce_jaxpr(jaxpr, list(used_outputs))
 

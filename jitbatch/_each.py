@@ -4,6 +4,7 @@ The function is traced once for each structure of samples; nothing is recorded o
 the samples, and the programs that run on them.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,9 @@ import numpy as np
 
 from jitbatch import _compat, _mesh, _varying
 from jitbatch._arguments import Arguments
-from jitbatch._context import Context, SharedArguments, call_watched
+from jitbatch._context import Context, SharedArguments, array_leaves, call_noted
+from jitbatch._errors import mutation_error
+from jitbatch._forward import origin
 from jitbatch._items import Items, split_items
 from jitbatch._plan import Like, Plan, PlanStatic, Summary, interned, outputs_of
 from jitbatch._ragged import ragged_outputs
@@ -77,16 +80,22 @@ def _trace(
     def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> Any:
         objects = shared.rebuild(shared_leaves)
         args, kwargs = arguments.rebuild(objects, structure.key[0].unflatten(leaves))
-        result = call_watched(context.fun, args, kwargs, objects, shared.split(shared_leaves), name)
+        result = call_noted(context.fun, args, kwargs, objects, name)
         check_result(result, name)
-        return result
+        held = [
+            array_leaves(part, len(before)) for part, before in zip(objects, shared.split(shared_leaves), strict=True)
+        ]
+        return result, held
 
     # Without the axes of a mesh that the leaves may have: the program serves all.
-    jaxpr, result = jax.make_jaxpr(of_leaves, return_shape=True)(
+    jaxpr, (result, held) = jax.make_jaxpr(of_leaves, return_shape=True)(
         list(map(aval_of, shared.leaves)), list(map(aval_of, structure.leaves))
     )
     if any(map(_compat.is_tracer, jaxpr.consts)) and not context.may_close_over_tracers:
         raise ClosesOverTracer
+    results, out_tree = jax.tree.flatten(result)
+    _check_held(jaxpr.jaxpr, len(results), held, shared, name)
+    jaxpr = _compat.with_outputs(jaxpr, len(results))
 
     @jax.jit
     def jitbatch_sample(consts: Sequence[Any], shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
@@ -96,7 +105,17 @@ def _trace(
         return jitbatch_sample(_mesh.cast(jaxpr.consts), shared_leaves, leaves)
 
     classes = tuple(context.tables.class_of(aval) for aval in jaxpr.out_avals)
-    return SampleProgram(run, context.tables, jax.tree.structure(result), classes)
+    return SampleProgram(run, context.tables, out_tree, classes)
+
+
+def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared: SharedArguments, name: str) -> None:
+    """Raise if shared arguments hold other array leaves than before. The jaxpr returns, after so many results, those
+    that they hold in the end."""
+    remaining = iter([None if isinstance(a, _compat.Literal) else origin(jaxpr, a) for a in jaxpr.outvars[results:]])
+    after = [list(itertools.islice(remaining, len(leaves))) for leaves in held]
+    for kind, own, before in zip(shared.part_types, after, shared.split(jaxpr.invars), strict=True):
+        if own != list(before):
+            raise mutation_error(f"the shared argument of type {kind.__name__}", name)
 
 
 def plan_each(

@@ -1,5 +1,7 @@
 """The errors a user can meet: one base class, each also the builtin a caller would catch."""
 
+import sys
+
 
 class JitbatchError(Exception):
     """Base class of every error that jitbatch raises itself."""
@@ -50,6 +52,12 @@ class DataError(JitbatchError, ValueError):
 
 
 def mutation_error(what: str, sample: str) -> MutationError:
+    hint = ""
+    if "flax.nnx" in sys.modules:
+        hint = (
+            " (nnx.RNN and nnx.Bidirectional advance their random stream for the initial carry, also where that is "
+            "zero: call them with `rngs=nnx.Rngs(0)`, or with an `initial_carry`.)"
+        )
     return MutationError(
         f"{what} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
@@ -58,4 +66,5 @@ def mutation_error(what: str, sample: str) -> MutationError:
         "jitbatch.Keys(key) for one a node). BatchNorm: its statistics are those of a batch, and a sample has none: "
         "use LayerNorm, or normalise outside of the batched function with statistics that are computed there. Else "
         "return new state as an output, work on a copy of a list, or switch the module to evaluation mode."
+        f"{hint}"
     )
