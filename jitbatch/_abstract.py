@@ -36,20 +36,19 @@ class Abstract:
     def evaluate(self, primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
         """The avals of what a primitive makes, and its effects."""
         if primitive is _compat.jit_p:  # which knows them
-            return _compat.abstract_eval(primitive, list(map(jax.typeof, inputs)), params)
+            return _evaluate(primitive, inputs, params)
         key = (primitive, tuple(map(_input_key, inputs)), *params.items(), *map(type, params.values()))
         try:
             found = self._results.get(key)
         except TypeError:  # something in the parameters has no hash
-            return _compat.abstract_eval(primitive, list(map(jax.typeof, inputs)), params)
+            return _evaluate(primitive, inputs, params)
         if found is None:
-            made = _compat.abstract_eval(primitive, list(map(jax.typeof, inputs)), params)
-            found = self._results.put(key, made)
+            found = self._results.put(key, _evaluate(primitive, inputs, params))
         return found
 
     def custom_call(self, primitive: Any, functions: Any, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
         """A call of a function with a derivative of its own, as a closed jaxpr."""
-        avals = [jax.typeof(value) for value in inputs]
+        avals = [_compat.typeof(value) for value in inputs]
 
         # The body is traced under JAX's settings, which may have been changed inside the sample.
         settings = Identity(_compat.trace_context())
@@ -66,8 +65,13 @@ class Abstract:
         return found[0]
 
 
+def _evaluate(primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
+    made, effects = _compat.abstract_eval(primitive, list(map(_compat.typeof, inputs)), params)
+    return list(map(_compat.without_explicit_axes, made)), effects
+
+
 def _input_key(value: Any) -> Hashable:
-    return value.aval_number if type(value) is Value else jax.typeof(value)
+    return value.aval_number if type(value) is Value else _compat.typeof(value)
 
 
 def _function_key(value: Any) -> Hashable:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch import _compat
+from jitbatch import _compat, _mesh
 from jitbatch._errors import ArgumentError
 from jitbatch._order import Orders, flatten, orders_above, with_orders
 from jitbatch._sites import users_stacklevel
@@ -289,5 +289,6 @@ def _slices(array: Any, part: Part) -> Sequence[Any]:
             f"argument {part.name!r} is mapped on axis {axis}, but it holds an array of shape {tuple(array.shape)}"
         )
     if _compat.is_tracer(array) or _compat.is_prng_key(array.dtype) or getattr(array, "weak_type", False):
-        return jax.numpy.unstack(array, axis=axis)  # numpy knows neither keys nor weak types
+        # NumPy knows neither keys nor weak types.
+        return _mesh.run(lambda array: jax.numpy.unstack(array, axis=axis), array)
     return list(np.moveaxis(np.asarray(array), axis, 0))

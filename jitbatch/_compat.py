@@ -116,6 +116,62 @@ def varying_struct(aval: Any, axes: frozenset[str]) -> jax.ShapeDtypeStruct:
     )
 
 
+def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """What a value of this aval is that does not vary over mesh axes; its explicit axes stay in its type."""
+    if not is_explicit(aval):
+        return varying_struct(aval, frozenset())
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=aval.sharding)
+
+
+EMPTY_MESH = jax.sharding.AbstractMesh((), ())
+
+
+def explicit_axes(mesh: Any) -> tuple[str, ...]:
+    """The axes of an abstract mesh that are part of the types of arrays; new in jax 0.7."""
+    return tuple(mesh.explicit_axes)
+
+
+def typeof(value: Any) -> Any:
+    """The type of an array, without the explicit axes of a mesh."""
+    return without_explicit_axes(jax.typeof(value))
+
+
+def without_explicit_axes(aval: Any) -> Any:
+    return make_aval(aval.shape, aval.dtype, aval.weak_type) if is_explicit(aval) else aval
+
+
+def is_explicit(aval: Any) -> bool:
+    """Whether a type tells how an array is sharded. jax 0.10: types of references and tokens have no sharding."""
+    sharding = getattr(aval, "sharding", None)
+    return sharding is not None and bool(explicit_axes(sharding.mesh))
+
+
+RESHARDINGS = frozenset(("reshard", "sharding_constraint"))
+"""Primitives that do nothing but name a sharding. By name: jax 0.10 does not export them."""
+
+
+def is_explicit_sharding(param: Any) -> bool:
+    """Whether a parameter of an equation names explicit axes."""
+    return isinstance(param, jax.sharding.NamedSharding) and bool(explicit_axes(param.mesh.abstract_mesh))
+
+
+def names_explicit_axes(equation: Any) -> bool:
+    """Whether an equation has parameters that name explicit axes, or jaxprs that were traced with such."""
+    params = equation.params
+    return any(map(is_explicit_sharding, params.values())) or any(map(has_explicit_axes, jaxprs_in_params(params)))
+
+
+def has_explicit_axes(jaxpr: Jaxpr) -> bool:
+    """Whether a jaxpr was traced with arrays on a mesh with explicit axes. jax 0.10: its equations keep that mesh."""
+    atoms = (*jaxpr.constvars, *jaxpr.invars, *jaxpr.outvars)
+    return any(is_explicit(atom.aval) for atom in atoms) or any(map(names_explicit_axes, jaxpr.eqns))
+
+
+def automatic_mesh(mesh: Any) -> Any:
+    """An abstract mesh whose explicit axes are automatic."""
+    return mesh.update_axis_types(dict.fromkeys(explicit_axes(mesh), jax.sharding.AxisType.Auto))
+
+
 def is_float(value: Any) -> bool:
     """Whether an array or aval has a derivative."""
     return jax.numpy.issubdtype(value.dtype, jax.numpy.inexact)
@@ -241,6 +297,13 @@ def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequenc
     effects = frozenset().union(*(eqn.effects for eqn in equations)) if equations else jex.no_effects
     debug = jex.DebugInfo("jitbatch", name, ("",) * len(inputs), ("",) * len(outputs))
     return ClosedJaxpr(Jaxpr([], list(inputs), list(outputs), list(equations), effects, debug), [])
+
+
+def with_outputs(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
+    """A closed jaxpr that returns the first of its outputs alone."""
+    jaxpr = closed.jaxpr
+    made = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
+    return ClosedJaxpr(made.replace(constvars=jaxpr.constvars), closed.consts)
 
 
 def dead_code_eliminated(jaxpr: Jaxpr, used_outputs: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:

@@ -75,6 +75,7 @@ class SharedArguments:
         self.leaves = [leaf for leaf, d in zip(leaves, described, strict=True) if d is not None]
         self.described = [d for d in described if d is not None]
         self.key = (treedef, statics, tuple(described), fixed)
+        self.part_types = list(map(type, shared))
         self._all = leaves
         self._treedef = treedef
         self._shared: tuple[Any, ...] | None = shared
@@ -323,7 +324,8 @@ class Context:
         try:
             inputs = recorder.inputs(self._avals_of(described_leaves(structure.key), structure.leaves))
             shared_values = recorder.shared_inputs(self._avals_of(shared.described, shared.leaves))
-            shared_objects = shared.rebuild(shared_values)
+            with _compat.set_current_trace(recorder):  # which variables of Flax belong to then
+                shared_objects = shared.rebuild(shared_values)
             shared_leaves = shared.split(shared_values)
             if not shared.key[1]:  # without static values a form is a matter of trees and leaves
                 for part, tree, leaves in zip(shared_objects, shared.trees, shared_leaves, strict=True):
@@ -331,7 +333,8 @@ class Context:
             args, kwargs = arguments.rebuild(shared_objects, structure.key[0].unflatten(inputs))
             try:
                 with _compat.set_current_trace(recorder):
-                    result = call_watched(self.fun, args, kwargs, shared_objects, shared_leaves, name)
+                    result = call_noted(self.fun, args, kwargs, shared_objects, name)
+                    check_unchanged(shared_objects, shared_leaves, name)
                     recorder.check_seen(jax.tree.leaves(result))
             except TypeError as error:
                 _note_wrong_arguments(error, structure, index, arguments)
@@ -368,14 +371,12 @@ def _note_wrong_arguments(error: TypeError, structure: Structure, index: int, ar
         error.add_note(f"jitbatch: {told}")
 
 
-def call_watched(
-    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shared: Sequence[Any],
-    leaves: Sequence[Sequence[Any]], name: str,
-) -> Any:  # fmt: skip
-    """What a function returns for the sample that is recorded. Errors name it, and a change of the shared arguments,
-    which have these array leaves, is an error."""
+def call_noted(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shared: Sequence[Any], name: str
+) -> Any:
+    """The result of a function for the sample that is recorded. Errors name it."""
     try:
-        result = fun(*args, **kwargs)
+        return fun(*args, **kwargs)
     except JitbatchError as error:
         error.__traceback__ = users_part(error.__traceback__)
         raise
@@ -390,15 +391,27 @@ def call_watched(
             )
         if "'Static'" in str(error):
             error.add_note("jitbatch: what is wrapped in a Static is its `.value`")
+        if "PartitionSpec" in str(error) and jax.sharding.get_abstract_mesh().empty:
+            error.add_note(
+                "jitbatch: a sample is recorded without a mesh, and a batch runs with automatic axes: XLA decides how "
+                "its values are sharded. Give a `jax.NamedSharding(mesh, spec)` in place of the PartitionSpec, which "
+                "the plain function follows and a batch ignores, or leave it out"
+            )
         error.__traceback__ = users_part(error.__traceback__)
         raise
+
+
+def array_leaves(part: Any, count: int) -> list[Any]:
+    """The array leaves of a shared argument, of which there were so many."""
+    leaves = jax.tree.leaves(part)
+    return leaves if len(leaves) == count else [leaf for leaf in leaves if describe_leaf(leaf) is not None]
+
+
+def check_unchanged(shared: Sequence[Any], leaves: Sequence[Sequence[Any]], name: str) -> None:
+    """Raise if shared arguments do not hold these array leaves any more."""
     for part, before in zip(shared, leaves, strict=True):
-        after = jax.tree.leaves(part)
-        if len(after) != len(before):
-            after = [leaf for leaf in after if describe_leaf(leaf) is not None]
-        if list(map(id, after)) != list(map(id, before)):
+        if list(map(id, array_leaves(part, len(before)))) != list(map(id, before)):
             raise changed_argument(part, before, name)
-    return result
 
 
 def _is_too_deep(error: BaseException | None) -> bool:

@@ -13,15 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import primitives
 
 from jitbatch import _compat, _varying
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
 from jitbatch._compat import is_float
-
-_CONTRACTIONS = (primitives.dot_general_p, primitives.conv_general_dilated_p)
-_SUMS = (primitives.add_p, primitives.add_jaxvals_p)
+from jitbatch._fold import inline
+from jitbatch._padding import CONTRACTIONS, SUMS, may_be_singular, real
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +39,13 @@ class Joint:
     equations: tuple[Any, ...]
     is_saved: bool
 
-    def __call__(self, rows: Sequence[Any], shared: Sequence[Any]) -> list[Any]:
+    def __call__(self, rows: Sequence[Any], shared: Sequence[Any], is_real: Any = None) -> list[Any]:
+        """What one row makes, which is padding if it is not real (see `_padding`)."""
         if not self.equations:
             return list(shared)
         env = dict(zip((*self.rows, *self.shared), (*rows, *shared), strict=True))
         for equation in self.equations:
-            _evaluate(equation, env)
+            _evaluate(equation, env, self.shared, is_real)
         return [env[var] for var in self.outputs]
 
 
@@ -66,10 +65,11 @@ class CutCell:
         jaxpr = cell.jaxpr.jaxpr
         self.row_vars = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if row]
         self._shared_operands = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if not row]
-        self.out_atoms = list(jaxpr.outvars)
+        equations: list[Any] = []
+        self.out_atoms = inline(cell.jaxpr, jaxpr.invars, equations, open_jits=True)
         depends_on_rows = set(self.row_vars)
         shared_equations, row_equations = [], []
-        for equation in jaxpr.eqns:
+        for equation in equations:
             if equation.effects or any(_is_var(v) and v in depends_on_rows for v in equation.invars):
                 depends_on_rows.update(equation.outvars)
                 row_equations.append(equation)
@@ -124,13 +124,19 @@ class CutCell:
             _evaluate(equation, env)
         return [env[var] for var in self.shared_vars]
 
-    def forward(self, rows: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The outputs, and what is saved for the backward pass."""
+    def forward(
+        self, rows: Sequence[Any], shared: Sequence[Any], is_real: Any = None
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+        """The outputs, and what is saved for the backward pass; for one row, which may be padding."""
+        if is_real is not None:
+            rows = [real(row, is_real) for row in rows]
         env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
         saved = []
         for item in self.program:
             if isinstance(item, Joint):
-                outputs = item([env[v] for v in item.rows], [env[v] for v in item.shared])
+                outputs = item([env[v] for v in item.rows], [env[v] for v in item.shared], is_real)
+                if is_real is not None:
+                    outputs = [real(value, is_real) for value in outputs]
                 env.update(zip(item.outputs, outputs, strict=True))
                 saved += outputs if item.is_saved else []
             else:
@@ -215,9 +221,15 @@ def _read(atom: Any, env: dict[Any, Any]) -> Any:
     return env[atom] if _is_var(atom) else atom.val
 
 
-def _evaluate(equation: Any, env: dict[Any, Any]) -> None:
-    outputs = _varying.evaluate(equation, [_read(atom, env) for atom in equation.invars])
-    env.update(zip(equation.outvars, outputs, strict=True))
+def _evaluate(equation: Any, env: dict[Any, Any], shared: Sequence[Any] = (), is_real: Any = None) -> None:
+    """Evaluate an equation. If `is_real` is given, one that may be singular in some of the variables `shared` has no
+    derivative in them for padding."""
+    inputs = [_read(atom, env) for atom in equation.invars]
+    if is_real is not None:
+        read = [atom for atom in equation.invars if _is_var(atom) and atom in shared]
+        if read and may_be_singular(equation, read):
+            inputs = [real(v, is_real) if a in read else v for v, a in zip(inputs, equation.invars, strict=True)]
+    env.update(zip(equation.outvars, _varying.evaluate(equation, inputs), strict=True))
 
 
 def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_atoms: Sequence[Any]) -> list[Any]:
@@ -237,7 +249,7 @@ def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_a
     for position, equation in enumerate(equations):
         reads_shared = any(_is_var(a) and a in shared and is_float(a.aval) for a in equation.invars)
         group: list[Any] = []
-        if equation.primitive in _SUMS:
+        if equation.primitive in SUMS:
             terms = [a for a in equation.invars if _is_var(a)]
             joints = [a for a in terms if a in open_joints and a.aval.shape == equation.outvars[0].aval.shape]
             others = (*shared, *rows)
@@ -268,7 +280,7 @@ def _make_joint(equations: Sequence[Any], shared: set[Any]) -> Joint:
         shared=tuple(v for v in read if v in shared),
         outputs=tuple(equations[-1].outvars),
         equations=tuple(equations),
-        is_saved=any(eqn.primitive in _CONTRACTIONS for eqn in equations),
+        is_saved=any(eqn.primitive in CONTRACTIONS for eqn in equations),
     )
 
 

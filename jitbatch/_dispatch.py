@@ -2,8 +2,8 @@
 
 A step gathers its operands from the arenas, runs its cell on all rows at once, and writes the results back to
 contiguous rows. Everything is plain JAX, so it works eagerly and under jit, grad, vmap, jvp, jacfwd, hessian and
-checkpoint. Padding rows repeat a real row: their results are overwritten or never read, so their cotangents are zero,
-and the derivatives they are multiplied with are those of a real row.
+checkpoint. Padding rows repeat a real row; their results are overwritten or never read, and no derivative passes
+through them (see `_padding`).
 
 An arena begins with the shared values that are needed as rows, then come the inputs, then the results of the steps.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -20,6 +21,7 @@ from jitbatch import _compat
 from jitbatch._analysis import Analysis
 from jitbatch._caches import Cache
 from jitbatch._canonical import Cell
+from jitbatch._cut import cut_cell
 from jitbatch._describe import kind_names, largest
 from jitbatch._errors import VerifyError
 from jitbatch._flows import without_flow
@@ -73,12 +75,12 @@ class DispatchProgram:
     def run(self, tables: StepTables, arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         by_class = dict(zip(self.arenas, arenas, strict=True))
         owned = not any(_compat.is_tracer(a) for a in (*arenas, *shared.values()))
-        for step, operands, starts in zip(self.steps, tables.operands, tables.starts, strict=True):
+        for number, (step, operands, starts) in enumerate(zip(self.steps, tables.operands, tables.starts, strict=True)):
             kernel = step_kernel(step.kind, step.flows, owned)
             written = tuple(by_class[c] for c in kernel.writes)
             read = tuple(by_class[c] for c in kernel.reads)
-            bound = tuple(shared[number] for number in step.kind.binding if number != ROW)
-            made = kernel(written, read, operands, starts, bound, step.width)
+            bound = tuple(shared[one] for one in step.kind.binding if one != ROW)
+            made = kernel(written, read, operands, starts, bound, tables.counts[number], step.width)
             by_class.update(zip(kernel.writes, made, strict=True))
         return [by_class[c] for c in self.arenas]
 
@@ -173,6 +175,7 @@ class StepKernel:
         self.reads = [c for c in dict.fromkeys(in_classes) if c not in out_classes]
         write_place = {c: place for place, c in enumerate(self.writes)}
         read_place = {c: place for place, c in enumerate(self.reads)}
+        cut = cut_cell(cell, is_row)
 
         def kernel(
             written: tuple[Any, ...],
@@ -180,6 +183,7 @@ class StepKernel:
             operands: Any,
             starts: Any,
             bound: tuple[Any, ...],
+            count: Any,
             width: int,
         ) -> Any:
             def arena(value_class: ValueClass) -> Any:
@@ -192,12 +196,10 @@ class StepKernel:
                     made = [segment_sums(terms, operands[0], operands[1], width)]
             else:
                 read_rows = zip(in_classes, operands, flows, strict=True)
-                rows = iter([without_flow(gather(arena(c), index), flow) for c, index, flow in read_rows])
-                shared = iter(bound)
-                arguments = [next(rows) if row else next(shared) for row in is_row]
-                axes = tuple(0 if row else None for row in is_row)
+                rows = [without_flow(gather(arena(c), index), flow) for c, index, flow in read_rows]
                 with cell.scope():
-                    made = jax.vmap(cell, in_axes=axes, axis_size=width)(*arguments)
+                    mapped = jax.vmap(cut.forward, in_axes=(0, None, 0), axis_size=width)
+                    made, _ = mapped(rows, cut.prologue(bound), jnp.arange(width) < count)
             results = list(written)
             for value_class, start, value in zip(out_classes, starts, made, strict=True):
                 place = write_place[value_class]

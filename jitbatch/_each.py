@@ -4,6 +4,7 @@ The function is traced once for each structure of samples; nothing is recorded o
 the samples, and the programs that run on them.
 """
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,11 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _compat, _varying
+from jitbatch import _compat, _mesh, _varying
 from jitbatch._arguments import Arguments
 from jitbatch._canonical import closed_jaxpr_key
-from jitbatch._context import Context, SharedArguments, call_watched
+from jitbatch._context import Context, SharedArguments, array_leaves, call_noted
 from jitbatch._describe import largest
+from jitbatch._errors import mutation_error
+from jitbatch._forward import origin
 from jitbatch._items import Items, split_items
 from jitbatch._order import flatten
 from jitbatch._plan import Like, Plan, PlanStatic, Summary, interned, outputs_of
@@ -25,7 +28,7 @@ from jitbatch._ragged import ragged_outputs
 from jitbatch._rows import ClosesOverTracer
 from jitbatch._sites import describe_function
 from jitbatch._sizes import Sizes
-from jitbatch._structure import Structure
+from jitbatch._structure import Structure, aval_of
 from jitbatch._tables import Tables
 from jitbatch._values import check_result
 
@@ -99,24 +102,46 @@ def _trace(
     name = f"sample {index} of {describe_function(context.fun)}"
     out_tree = None
 
-    def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
         nonlocal out_tree
         objects = shared.rebuild(shared_leaves)
         args, kwargs = arguments.rebuild(objects, structure.key[0].unflatten(leaves))
-        result = call_watched(context.fun, args, kwargs, objects, shared.split(shared_leaves), name)
+        result = call_noted(context.fun, args, kwargs, objects, name)
         check_result(result, name)
-        leaves, out_tree = flatten(result)
-        return leaves
+        results, out_tree = flatten(result)
+        held = [
+            array_leaves(part, len(before)) for part, before in zip(objects, shared.split(shared_leaves), strict=True)
+        ]
+        return results, held
 
-    jaxpr = jax.make_jaxpr(of_leaves)(shared.leaves, structure.leaves)
+    # Without the axes of a mesh that the leaves may have: the program serves all.
+    jaxpr, (results, held) = jax.make_jaxpr(of_leaves, return_shape=True)(
+        list(map(aval_of, shared.leaves)), list(map(aval_of, structure.leaves))
+    )
     if any(map(_compat.is_tracer, jaxpr.consts)) and not context.may_close_over_tracers:
         raise ClosesOverTracer
+    _check_held(jaxpr.jaxpr, len(results), held, shared, name)
+    jaxpr = _compat.with_outputs(jaxpr, len(results))
 
-    def jitbatch_sample(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        return _varying.run(jaxpr, [*shared_leaves, *leaves])
+    @jax.jit
+    def jitbatch_sample(consts: Sequence[Any], shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return _varying.run(_compat.ClosedJaxpr(jaxpr.jaxpr, consts), [*shared_leaves, *leaves])
+
+    def run(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return jitbatch_sample(_mesh.cast(jaxpr.consts), shared_leaves, leaves)
 
     classes = tuple(context.tables.class_of(aval) for aval in jaxpr.out_avals)
-    return SampleProgram(jax.jit(jitbatch_sample), context.tables, out_tree, classes, jaxpr)
+    return SampleProgram(run, context.tables, out_tree, classes, jaxpr)
+
+
+def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared: SharedArguments, name: str) -> None:
+    """Raise if shared arguments hold other array leaves than before. The jaxpr returns, after so many results, those
+    that they hold in the end."""
+    remaining = iter([None if isinstance(a, _compat.Literal) else origin(jaxpr, a) for a in jaxpr.outvars[results:]])
+    after = [list(itertools.islice(remaining, len(leaves))) for leaves in held]
+    for kind, own, before in zip(shared.part_types, after, shared.split(jaxpr.invars), strict=True):
+        if own != list(before):
+            raise mutation_error(f"the shared argument of type {kind.__name__}", name)
 
 
 def plan_each(

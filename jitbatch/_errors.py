@@ -1,5 +1,7 @@
 """The errors a user can meet: one base class, each also the builtin a caller would catch."""
 
+import sys
+
 
 class JitbatchError(Exception):
     """Base class of every error that jitbatch raises itself."""
@@ -54,6 +56,12 @@ class DataError(JitbatchError, ValueError):
 
 
 def mutation_error(what: str, sample: str, remedy: str | None = None) -> MutationError:
+    hint = ""
+    if "flax.nnx" in sys.modules:
+        hint = (
+            " (nnx.RNN and nnx.Bidirectional advance their random stream for the initial carry, also where that is "
+            "zero: call them with `rngs=nnx.Rngs(0)`, or with an `initial_carry`.)"
+        )
     return MutationError(
         f"{what} was changed in place while {sample} was recorded. "
         "A batched function is recorded once and run many times, so a change of state (Dropout's random stream, "
@@ -65,4 +73,5 @@ def mutation_error(what: str, sample: str, remedy: str | None = None) -> Mutatio
             "use LayerNorm, or normalise outside of the batched function with statistics that are computed there. Else "
             "return new state as an output, work on a copy of a list, or switch the module to evaluation mode."
         )
+        + hint
     )

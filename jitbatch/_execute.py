@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jitbatch import _compat, _varying
+from jitbatch import _compat, _mesh, _varying
 from jitbatch._caches import Cache
 from jitbatch._compiles import note_run
 from jitbatch._each import EachProgram, run_each
@@ -29,17 +29,22 @@ def execute(plan: Plan, shared_leaves: Sequence[Any], is_eager: bool = False) ->
     if is_eager and isinstance(plan.static.program, FusedProgram):
         return run_eagerly(plan, lambda plan: execute(plan, shared_leaves))
     note_run(plan)
+    outputs = _mesh.run(_run, plan, list(shared_leaves))
+    static = plan.static
+    if static.out != "list" or isinstance(static.program, EachProgram):
+        return outputs
+    return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
+
+
+def _run(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
     static = plan.static
     if isinstance(static.program, EachProgram):
         return run_each(plan, static.program, shared_leaves)
-    run = _execute
     if isinstance(static.program, FusedProgram):
         is_kept = not static.tables.holds_tracers
         run = _programs.get_or_make(static, lambda: jax.jit(_execute)) if is_kept else jax.jit(_execute)
-    outputs = run(plan, list(shared_leaves))
-    if static.out != "list":
-        return outputs
-    return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
+        return run(plan, shared_leaves)
+    return _execute(plan, shared_leaves)
 
 
 def _execute(plan: Plan, shared_leaves: Sequence[Any]) -> Any:
@@ -109,14 +114,14 @@ def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any
         if isinstance(entry, SharedResult):
             computed.append(number)
         else:
-            values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else entry.value
+            values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else _mesh.cast(entry.value)
     if computed:
         if tables.holds_tracers:
             program, arrays = _shared_program(tables, computed)
         else:
             key = (tables, tuple(computed))
             program, arrays = _shared_programs.get_or_make(key, lambda: _shared_program(tables, computed))
-        values.update(zip(computed, program(list(leaves), arrays), strict=True))
+        values.update(zip(computed, program(list(leaves), _mesh.cast(arrays)), strict=True))
     return values
 
 

@@ -65,7 +65,7 @@ def fold(
 
 
 def _literal(value: Any) -> Any:
-    aval = jax.typeof(value)
+    aval = _compat.typeof(value)
     if _compat.is_tracer(value) or aval.shape or _compat.is_prng_key(aval.dtype):
         return None
     scalar = np.asarray(value, dtype=aval.dtype)[()]

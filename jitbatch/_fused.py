@@ -110,11 +110,12 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
     read = [without_flow(gather(arenas[arena], rows), flows) for arena, rows, flows in operands]
     bound = [shared[number] for number in kind.binding if number != ROW]
 
+    cut = cut_cell(kind.cell, block.is_row)
+    is_real = jnp.arange(block.capacity) < table["total"]
+
     def compute(read: list[Any], bound: list[Any]) -> list[Any]:
-        rows, values = iter(read), iter(bound)
-        operands = [next(rows) if row else next(values) for row in block.is_row]
-        axes = tuple(0 if row else None for row in block.is_row)
-        return list(jax.vmap(kind.cell, in_axes=axes, axis_size=block.capacity)(*operands))
+        shared = cut.prologue(bound)
+        return jax.vmap(cut.forward, in_axes=(0, None, 0), axis_size=block.capacity)(read, shared, is_real)[0]
 
     def nothing(read: list[Any], bound: list[Any]) -> list[Any]:
         avals = jax.eval_shape(compute, read, bound)

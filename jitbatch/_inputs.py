@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _compat
+from jitbatch import _compat, _mesh
 from jitbatch._canonical import key_bits
 from jitbatch._concat import Batch, Piece
 from jitbatch._dedupe import equal_rows
@@ -50,8 +51,7 @@ def pack_inputs(
     for number, arrays in by_class.items():
         value_class = tables.classes[number]
         if any(issubclass(kind, _compat.Tracer) for kind in set(map(type, arrays))):
-            parts = [jnp.reshape(jnp.asarray(a, value_class.dtype), _rows_shape(a, value_class)) for a in arrays]
-            packed[number] = jnp.concatenate(parts)
+            packed[number] = _mesh.run(partial(_stack, value_class), arrays)
             continue
         host = _stack_on_host(arrays, int(counts[number]), value_class)
         if dedupe:
@@ -61,6 +61,11 @@ def pack_inputs(
             row[here] = which[row[here]]
         packed[number] = _wrap_keys(host, arrays[0]) if value_class.is_key else host
     return PackedInputs(packed, counts, row)
+
+
+def _stack(value_class: ValueClass, arrays: Sequence[Any]) -> Any:
+    parts = [jnp.reshape(jnp.asarray(a, value_class.dtype), _rows_shape(a, value_class)) for a in arrays]
+    return jnp.concatenate(parts)
 
 
 def _rows_shape(array: Any, value_class: ValueClass) -> tuple[int, ...]:

@@ -356,7 +356,9 @@ def _contract(
     total = tables["total"][number]
     index = tables["operands"][number]
     # Rows without a node repeat one that has a node, and their cotangents are zero.
-    inside = jnp.clip(jnp.arange(len(index)), shape.margin, shape.margin + jnp.maximum(total - 1, 0))
+    places = jnp.arange(len(index))
+    inside = jnp.clip(places, shape.margin, shape.margin + jnp.maximum(total - 1, 0))
+    is_real = (places >= shape.margin) & (places < shape.margin + total)
     env = dict(zip(cut.stored_joint_rows, (gather(a, inside) for a in kept_rows), strict=True))
     remaining = iter(taps)
     gradients: list[Any] = [None] * len(cut.shared_vars)
@@ -377,7 +379,7 @@ def _contract(
         ) -> list[Any]:
             given = dict(zip(wanted, values, strict=True))
             own = [given.get(var, shared[place[var]]) for var in joint.shared]
-            made = jax.vmap(joint, in_axes=(0, None), axis_size=len(index))(rows, own)
+            made = jax.vmap(joint, in_axes=(0, None, 0), axis_size=len(index))(rows, own, is_real)
             return [made[i] for i in outs]
 
         _, pull = jax.vjp(outputs, [shared[place[var]] for var in wanted])

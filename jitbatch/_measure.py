@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jitbatch import _compat
+from jitbatch import _compat, _mesh
 from jitbatch._execute import shared_values
 from jitbatch._executed import read_back
 from jitbatch._plan import Plan
@@ -46,6 +46,10 @@ class StepTimes(NamedTuple):
 def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, int], StepTimes]:
     """The times of a step, by its kind and width: the vmapped cell alone, on rows of zeros, without what JAX takes to
     call it. Sums are left out."""
+    return dict(_mesh.run(_time_steps, plan, list(shared_leaves)))
+
+
+def _time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> list[tuple[tuple[Kind, int], StepTimes]]:
     executed = read_back(plan)
     wanted = {(executed.kinds[step.type], step.width) for step in executed.steps}
     numbers = {bound for kind, _ in wanted for bound in kind.binding if bound != ROW}
@@ -53,7 +57,7 @@ def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, 
     call = jax.jit(lambda x: x)
     call(0.0)
     calling = best_of(lambda: call(0.0))
-    return {(kind, width): _time_step(kind, width, shared, calling) for kind, width in wanted if _can_be_timed(kind)}
+    return [((kind, width), _time_step(kind, width, shared, calling)) for kind, width in wanted if _can_be_timed(kind)]
 
 
 def _can_be_timed(kind: Kind) -> bool:

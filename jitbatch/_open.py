@@ -61,7 +61,7 @@ def _are_alike(items: Sequence[Any]) -> bool:
         leaves, tree = jax.tree.flatten(item)
         if not any(map(is_array, leaves)):
             return False
-        described.append((tree, [jax.typeof(leaf) if is_array(leaf) else bits_key(leaf) for leaf in leaves]))
+        described.append((tree, [_compat.typeof(leaf) if is_array(leaf) else bits_key(leaf) for leaf in leaves]))
     return all(one == described[0] for one in described)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import _compat, _dispatch, _fuse
+from jitbatch import _compat, _dispatch, _fuse, _mesh
 from jitbatch._analysis import analyse
 from jitbatch._arguments import Arguments
 from jitbatch._capacity import Capacity, capacity_of
@@ -184,7 +184,7 @@ class Plan:
             raise PlanError("the plan has no shards: make it with f.plan(..., shards=n), or run it as it is")
         if isinstance(index, int) and not -self.shards <= index < self.shards:
             raise PlanError(f"the plan has shards 0 to {self.shards - 1}, not {index}")
-        return jax.tree.map(lambda leaf: leaf[index], self)
+        return _mesh.run(lambda plan: jax.tree.map(lambda leaf: leaf[index], plan), self)
 
     @property
     def shards(self) -> int:

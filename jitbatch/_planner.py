@@ -25,6 +25,7 @@ from jitbatch._errors import ArgumentError, PlanError
 from jitbatch._graph import Graph
 from jitbatch._items import common_item
 from jitbatch._leaves import Inputs
+from jitbatch._mesh import without_explicit_mesh
 from jitbatch._plan import Like, Options, Plan, describe_result, make_plan, outputs_of
 from jitbatch._ragged import no_samples
 from jitbatch._rooms import Rooms
@@ -111,6 +112,7 @@ class Planner:
         self.options = options
         self.contexts = Cache(16)
 
+    @without_explicit_mesh()
     def plan(
         self, call: Call, like: Plan | Capacity | str | None = None, shards: int | None = None,
         rooms: Rooms | None = None,
@@ -159,6 +161,7 @@ class Planner:
         call = Call(replace(arguments, parts=parts), shared)
         return self.plan(call, rooms=None if rooms is None else rooms(len(call.samples)))
 
+    @without_explicit_mesh()
     def capacity(self, call: Call, batch_size: int) -> Capacity:
         """What has room for the minibatches of a data set, which is given as the samples of a call."""
         if not 0 < batch_size <= len(call.samples):
@@ -181,6 +184,7 @@ class Planner:
             plan = self._make(batch.some(chosen), choice, None, plan.like)
         return plan.capacity
 
+    @without_explicit_mesh()
     def plan_for_once(self, call: Call) -> Plan:
         """A plan that is run at once, and may hold values of an outer transformation."""
         try:
@@ -189,6 +193,7 @@ class Planner:
             context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
             return self._plan(call, context, "dispatch")
 
+    @without_explicit_mesh()
     def ready(self, plan: Plan, shared: SharedArguments) -> Plan:
         """A plan that can be run with these shared arguments, or an error."""
         plan = self._attached(plan, shared)
@@ -210,7 +215,8 @@ class Planner:
         """What an empty batch returns: as much as an earlier one tells."""
         if self.options.out == "list":
             return []
-        context = self._context(call.arguments, call.shared)
+        with without_explicit_mesh():
+            context = self._context(call.arguments, call.shared)
         known = list(context.known_outputs)
         if len(known) > 1:
             first, second = (describe_result(*one) for one in known[:2])

@@ -19,6 +19,7 @@ from jax.extend.core import primitives
 from jitbatch import _compat
 from jitbatch._constants import Constants
 from jitbatch._errors import ControlFlowError, LeakError, NumberError, OutputError
+from jitbatch._forward import handed_through
 from jitbatch._fragments import Recorded, copy_fragment, make_fragment, may_be_kept
 from jitbatch._leaf import check_returned, make_leaf
 from jitbatch._open import list_elements
@@ -257,7 +258,12 @@ class Recorder(_compat.Trace):
             op.inputs = self._numbers_as_rows([*op.inputs]) if is_data else op.inputs
         op.primitive, op.params, op.effects = primitive, params, effects
         outputs = self.record(op, out_avals)
-        return outputs if primitive.multiple_results else outputs[0]
+        if not primitive.multiple_results:
+            return outputs[0]
+        for place, given in handed_through(primitive, params).items():
+            if type(tracers[given]) is Value:
+                outputs = [*outputs[:place], tracers[given], *outputs[place + 1 :]]
+        return outputs
 
     def process_custom_jvp_call(
         self, primitive: Any, fun: Any, jvp: Any, tracers: Sequence[Any], /, *, symbolic_zeros: bool

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from jitbatch import _compat
@@ -87,7 +86,7 @@ class Numbers:
 
     def constant_row(self, value: Any) -> int:
         """A constant that is a row, as a leaf of the sample is."""
-        aval = jax.typeof(value)
+        aval = _compat.typeof(value)
         host = value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
         key = "constant", array_key(host)
         if key not in self._known:
@@ -197,7 +196,7 @@ class Numbers:
     def _constant(self, value: Any) -> int:
         if _compat.is_tracer(value) and not self.may_close_over_tracers:
             raise ClosesOverTracer
-        return self.tables.share(SharedArray(value), jax.typeof(value))
+        return self.tables.share(SharedArray(value), _compat.typeof(value))
 
     def _compute(self, op: Op) -> None:
         cell, operands = self.cell_of([op], op.outputs)

@@ -199,7 +199,7 @@ class _Gatherer:
         made: list[Op] = []
         dtype = op.outputs[0].aval.dtype
         for place, term in enumerate(terms):
-            aval = jax.typeof(term)
+            aval = _compat.typeof(term)
             if aval.dtype != dtype:
                 made.append(_step(_conversion(aval, dtype), [term], op))
                 terms[place] = made[-1].outputs[0]
@@ -264,11 +264,11 @@ class _Gatherer:
         terms = list(stack.inputs)
         made: list[Op] = []
         for conversion in conversions:
-            steps = [_step(conversion, [term], op, jax.typeof(term).shape) for term in terms]
+            steps = [_step(conversion, [term], op, _compat.typeof(term).shape) for term in terms]
             terms = [step.outputs[0] for step in steps]
             made += steps
         if reduction.primitive is primitives.reduce_sum_p:
-            total = _sum(terms, op, new_value(op, jax.typeof(terms[0])))
+            total = _sum(terms, op, new_value(op, _compat.typeof(terms[0])))
             made.append(total)
             self.sums.append((total, op))
             reduced = total.outputs[0]
@@ -319,7 +319,7 @@ def _equations(op: Op) -> Sequence[Any]:
         return op.params["jaxpr"].jaxpr.eqns
     if op.primitive is None or op.primitive is _compat.jit_p:
         return ()
-    inputs = [_compat.Var(jax.typeof(value)) for value in op.inputs]
+    inputs = [_compat.Var(_compat.typeof(value)) for value in op.inputs]
     outputs = [_compat.Var(value.aval) for value in op.outputs]
     return (_compat.make_equation(inputs, outputs, op.primitive, op.params, op.effects),)
 
@@ -398,7 +398,7 @@ def _is_addition(op: Op) -> bool:
 
 def _may_be_term(value: Any, total: Value) -> bool:
     """Whether a value that is added to others can be a term of a total. Bools are not added up but joined by `or`."""
-    aval = value.aval if type(value) is Value else jax.typeof(value)
+    aval = value.aval if type(value) is Value else _compat.typeof(value)
     return aval.shape == total.aval.shape and total.aval.dtype != _BOOL
 
 
@@ -457,7 +457,7 @@ def _sum(terms: list[Any], last: Op, output: Value) -> Op:
     """The operation that makes `output` as the sum of the terms."""
     total = Op(terms, last.scope, last.at)
     total.made_from = last.site
-    aval = jax.typeof(terms[0])
+    aval = _compat.typeof(terms[0])
     total.cell = sum_cell(aval.shape, aval.dtype)
     total.outputs = [output]
     output.source = total

@@ -1,8 +1,14 @@
-"""Under `jax.shard_map`: values that vary over the axes of a mesh, and jaxprs that were recorded without any.
+"""Values on a mesh, and jaxprs that were recorded for values of other types.
+
+Under `jax.shard_map` values vary over the axes of a mesh, and jaxprs were recorded without any.
 
 JAX knows for each value over which axes of the mesh it differs from device to device, and wants the operands of an
 operation to agree. It casts them where a person calls `jnp`, but not where an equation is bound again, so recorded
 equations are evaluated here: all operands are cast, and sub-jaxprs are traced again for operands that are cast.
+
+On a mesh with explicit axes, what a sample closes over has such axes in its type, and so have the sub-jaxprs that were
+traced with it. A batch runs with automatic axes (see `_mesh`): these sub-jaxprs are traced again in the same way, and
+shardings that name explicit axes are left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch import _compat
+from jitbatch import _compat, _mesh
 from jitbatch._compat import is_float
 
 Axes = frozenset[str]
@@ -35,20 +41,22 @@ def cast(values: Any, axes: Axes) -> Any:
 def evaluate(equation: Any, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a recorded equation."""
     axes = axes_of(list(inputs))
-    if not axes:
+    if not axes and not _compat.names_explicit_axes(equation):
         return _compat.evaluate(equation, inputs)
-    inputs = cast(list(inputs), axes)
+    given = cast(list(inputs), axes)
+    if equation.primitive.name in _compat.RESHARDINGS and _compat.names_explicit_axes(equation):
+        return given
     if equation.primitive in (_compat.custom_jvp_call_p, _compat.custom_vjp_call_p):
-        return cast(_with_own_derivative(equation, axes)(*inputs), axes)
+        return cast(_with_own_derivative(equation, axes)(*given), axes)
     params = {name: _retraced(value, axes) for name, value in equation.params.items()}
-    return cast(_compat.evaluate(equation.replace(params=params), inputs), axes)
+    return cast(_compat.evaluate(equation.replace(params=params), given), axes)
 
 
 def run(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
     """The outputs of a recorded closed jaxpr."""
-    if not axes_of(list(operands)):
+    if not axes_of(list(operands)) and not _compat.has_explicit_axes(jaxpr.jaxpr):
         return list(_compat.jaxpr_as_fun(jaxpr)(*operands))
-    env = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
+    env = dict(zip(jaxpr.jaxpr.constvars, _mesh.cast(list(jaxpr.consts)), strict=True))
     env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))
 
     def read(atom: Any) -> Any:
@@ -61,6 +69,8 @@ def run(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
 
 def _retraced(param: Any, axes: Axes) -> Any:
     """A parameter of an equation, whose jaxprs take and return values that vary over these axes."""
+    if _compat.is_explicit_sharding(param):
+        return None
     if type(param) is tuple:
         return tuple(_retraced(item, axes) for item in param)
     if isinstance(param, _compat.Jaxpr):
@@ -101,8 +111,11 @@ def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
         return jax.vjp(outputs, *given)[1](cotangents)
 
     def derivative(rule: Callable[..., Any], inputs: Any, others: Any, other_avals: Sequence[Any]) -> list[Any]:
-        structs = [[_compat.varying_struct(aval, frozenset()) for aval in a] for a in (avals, other_avals)]
-        return cast(run(jax.make_jaxpr(rule)(*structs), [*inputs, *others]), axes)
+        # JAX keeps the types that a rule was traced for the first time.
+        with _mesh.mesh_of_types([*avals, *other_avals]):
+            structs = [[_compat.struct_of(aval) for aval in a] for a in (avals, other_avals)]
+            recorded = jax.make_jaxpr(rule)(*structs)
+        return cast(run(recorded, [*inputs, *others]), axes)
 
     if equation.primitive is _compat.custom_jvp_call_p:
         fun = jax.custom_jvp(primal)
