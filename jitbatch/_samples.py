@@ -216,11 +216,18 @@ class StepTrace:
         leaves = jax.tree.leaves(value)
         if not any(map(_compat.is_tracer, leaves)):
             return None
-        ids = list(map(id, leaves))
+        ids, structure = list(map(id, leaves)), jax.tree.structure(value)
         for name, argument in self._traced.items():
-            path = find(argument, ids, jax.tree.structure(value))
+            path = find(argument, ids, structure)
             if path is not None:
                 return Place(name, path)
+        alike = [name for name, argument in self._traced.items() if jax.tree.structure(argument) == structure]
+        if alike and structure.num_leaves > 1:
+            raise ArgumentError(
+                f"`.batch` is given samples that look like the argument {alike[0]!r} of {self.name}, but were "
+                "changed, or came through a transformation such as `jax.checkpoint`. If they are that argument, name it: "
+                f'jitbatch.jit(samples="{alike[0]}"); else compute them before the step is called'
+            )
         if not set(map(id, jax.tree.leaves(dict(self._traced)))).isdisjoint(ids):
             raise ArgumentError(
                 f"`.batch` is given a part of an argument of {self.name}, or parts of several. It takes an argument as "

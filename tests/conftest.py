@@ -17,3 +17,5 @@ os.environ["JITBATCH_CACHE_DIR"] = os.devnull
 import jitbatch._context
 
 jitbatch._context.verify = True
+
+collect_ignore = ["meshes.py"]  # a script for a process of its own

@@ -132,7 +132,7 @@ def test_values_and_gradients_are_those_of_the_loop_with_the_same_keys(name: str
     assert_same(got, want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", USES.keys() - {"numbers_from_a_seed"})
+@pytest.mark.parametrize("name", [name for name in USES if name != "numbers_from_a_seed"])
 def test_the_number_of_keys_makes_no_types(name: str) -> None:
     fun, params = USES[name]
     batched = jitbatch(fun)

@@ -92,7 +92,6 @@ def test_steps_are_those_of_the_plain_loop_and_compile_once() -> None:
 
 
 def test_the_body_is_not_changed_by_other_ways_to_write_it() -> None:
-    @jb.jit
     def passed_on(params: Any, trees: Any, labels: Any) -> Any:
         def loss(params: Any, trees: Any, labels: Any) -> Any:
             return loss_of(score.batch(params, trees), labels)
@@ -105,7 +104,11 @@ def test_the_body_is_not_changed_by_other_ways_to_write_it() -> None:
         value, gradients = jax.value_and_grad(lambda p: loss_of(score.batch(p, tree=trees), labels))(params)
         return update(params, gradients), value
 
-    check_step(passed_on)
+    named = jb.jit(passed_on, samples="trees")
+    check_step(named)
+    assert traces(named) == 1
+    with pytest.raises(ArgumentError, match=r"such as `jax.checkpoint`.*jitbatch.jit\(samples=\"trees\"\)"):
+        jb.jit(passed_on)(W, TREES, LABELS)
     check_step(by_name)
     check_step(lambda params, trees, labels: by_name(params, labels=labels, trees=trees))
 
