@@ -210,9 +210,12 @@ class Batched(Generic[P, R]):
             batch_size: how many samples a minibatch has.
 
         >>> from jitbatch import jitbatch
-        >>> total = jitbatch(lambda scale, xs: scale * sum(xs))
+        >>> @jitbatch
+        ... def area(scale, x):
+        ...     return 3.25 * scale * x * x
+        >>> total = jitbatch(lambda scale, xs: sum(area(scale, x) for x in xs))
         >>> print(total.capacity(2.0, [(1.0, 2.0), (3.0,), (4.0, 5.0, 6.0), (7.0,)], batch_size=2))
-        room for 3 sum (6 terms), 3 total; 6 input rows
+        room for 6 area, 2 sum (6 terms); 6 input rows
         """
         return self._planner.capacity(self._call(args, kwargs), batch_size)
 
@@ -473,8 +476,8 @@ def jitbatch(
         executor: `"fused"` runs a whole batch as one XLA program, which serves samples of all shapes it has room for;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
             reverse mode of a derivative; `"loop"` batches nothing and runs one jitted call a sample, for samples that
-            have nothing in common. `"auto"` begins with `"fused"` for plans and `"dispatch"` for `.batch` on samples,
-            and takes another once it is predicted to pay for its compilation.
+            have nothing in common. `"auto"` begins with `"fused"`, or with `"dispatch"` where `.batch` is called on
+            samples inside other transformations, and takes another once it is predicted to pay for its compilation.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).

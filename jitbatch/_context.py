@@ -228,7 +228,7 @@ class Context:
         self.programs = Cache(MAX_PROGRAMS)
         self.chooser = Chooser(self.graphs)
         earlier = before or first
-        self.rooms = Cache(MAX_ROOMS) if earlier is None else earlier.rooms
+        self.rooms = Cache(MAX_ROOMS) if first is None else first.rooms
         self.known_outputs = Cache(2) if earlier is None else earlier.known_outputs
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}

@@ -110,7 +110,8 @@ def _report(plan: Plan, **rest: Any) -> Report:
         samples=summary.samples,
         nodes=summary.nodes,
         distinct=summary.distinct,
-        steps=summary.launches,
+        steps=summary.steps,
+        launches=summary.launches,
         levels=summary.levels,
         granularity=static.tables.granularity,
         executor=static.executor,
@@ -126,7 +127,7 @@ def _explain_each(plan: Plan, times: Times) -> Report:
     name, where = describe_source(plan.static.owner.__wrapped__)
     cells, steps = [], []
     for number, count in enumerate(structures.values()):
-        part = PartReport("", count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples, 0.0)
+        part = PartReport("", count, count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples, 0.0)
         cells.append(CellReport(f"{name} (structure {number})", where, "", count, (part,)))
         steps += [StepReport(number, 0, 0, 1, 1, 1, 0.0)] * count
     return _report(
@@ -215,16 +216,20 @@ def _part(
     compile_seconds: float,
 ) -> PartReport:  # fmt: skip
     steps = [(step, at) for step, at in zip(executed.steps, step_seconds, strict=True) if step.type == number]
-    counts = [step.count for step, _ in steps]
+    counts: Counter[int] = Counter()  # of the nodes of a step, which may be several launches
+    for step, _ in steps:
+        counts[step.column] += step.count
+    distinct = counts.total()
     seconds = sum(at for _, at in steps)
     return PartReport(
         name=name,
-        distinct=sum(counts),
-        steps=len(steps),
+        distinct=distinct,
+        steps=len(counts),
+        launches=len(steps),
         least_steps=executed.least_steps[number],
-        mean_width=sum(counts) / len(steps),
-        smallest_width=min(counts),
-        padding=1 - sum(counts) / sum(step.width for step, _ in steps),
+        mean_width=distinct / len(counts),
+        smallest_width=min(counts.values()),
+        padding=1 - distinct / sum(step.width for step, _ in steps),
         equations=len(kind.cell.jaxpr.eqns),
         flops=flops_of(kind.cell.jaxpr),
         seconds=seconds,

@@ -13,12 +13,12 @@ import jax
 import jax.export
 
 from jitbatch._dispatch import StepTables
-from jitbatch._errors import OutputError
+from jitbatch._errors import OutputError, PlanError
 from jitbatch._plan import Plan
 from jitbatch._ragged import Ragged
 from jitbatch._saved import data_of, saved_static, static_of
 from jitbatch._saved_trees import Trees, structures
-from jitbatch._saved_values import decode_value, dumps, encode_value, loads
+from jitbatch._saved_values import NotData, decode_value, dumps, encode_value, loads
 from jitbatch._static import Static
 from jitbatch._tables import Interned
 
@@ -56,6 +56,13 @@ def _restore_outlines(data: bytes) -> tuple[Interned[Any]]:
     return (outlines,)
 
 
+def _save_static(static: Static[Any]) -> bytes:
+    try:
+        return dumps(encode_value(static.value, None)).encode()
+    except NotData as error:
+        raise PlanError(f"an exported program cannot hold {static!r}: {error} is not data") from None
+
+
 def _register(node: type, save: Callable[[Any], bytes], restore: Callable[[bytes], Any]) -> None:
     jax.export.register_pytree_node_serialization(
         node, serialized_name=f"jitbatch.{node.__name__}", serialize_auxdata=save, deserialize_auxdata=restore
@@ -65,4 +72,4 @@ def _register(node: type, save: Callable[[Any], bytes], restore: Callable[[bytes
 _register(Plan, lambda static: data_of(saved_static(static)), static_of)
 _register(Ragged, _save_outlines, _restore_outlines)
 _register(StepTables, lambda _: b"", lambda _: ())
-_register(Static, lambda value: dumps(encode_value(value, None)).encode(), lambda data: decode_value(loads(data), ()))
+_register(Static, _save_static, lambda data: Static(decode_value(loads(data), ())))

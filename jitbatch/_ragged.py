@@ -44,7 +44,7 @@ class Ragged:
     >>> @jitbatch(out="ragged")
     ... def halves(scale, xs):
     ...     return [{"half": scale * x / 2} for x in xs]
-    >>> out = halves.batch(2.0, [(1.0, 2.0), (), (3.0, 4.0, 5.0)])
+    >>> out = halves.batch(2.0, halves.plan(2.0, [(1.0, 2.0), (), (3.0, 4.0, 5.0)]))
     >>> out.rows["half"].tolist(), out.mask.tolist()
     ([1.0, 2.0, 3.0, 4.0, 5.0, 5.0], [True, True, True, True, True, False])
     >>> out.sample.tolist(), out.position.tolist()

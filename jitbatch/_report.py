@@ -17,7 +17,8 @@ class PartReport:
     Attributes:
         name: `""` for a whole cell, else `"hoist"`, `"core"` or `"sink"`.
         distinct: how many nodes run, equal calls merged.
-        steps: in how many vmapped executions; `least_steps` any schedule needs.
+        steps: in how many steps, each of which runs some nodes of one type together; `least_steps` any schedule needs.
+        launches: in how many vmapped calls: the fused executor runs a step in chunks of a few widths.
         mean_width, smallest_width: nodes a step, without padding.
         padding: the share of computed rows that is padding.
         equations: how many equations its jaxpr has.
@@ -30,6 +31,7 @@ class PartReport:
     name: str
     distinct: int
     steps: int
+    launches: int
     least_steps: int
     mean_width: float
     smallest_width: int
@@ -152,11 +154,13 @@ class Report:
         samples, nodes, distinct: how many samples there are, what they call, and what is left of it when equal calls
             are merged.
         operations: how many operations one sample after the other would run.
-        steps: how many vmapped executions run instead; `lower_bound` is the least that any schedule needs.
+        steps: how many steps run instead, each of some nodes of one type; `lower_bound` is the least that any schedule
+            needs.
+        launches: how many vmapped calls these take.
         rows, padded_rows: how many nodes run, and how many rows are computed for them.
         levels: the length of the longest path.
         cells: the cell types; those that take longest to compile first.
-        columns, step_list: the steps in the order of execution.
+        columns, step_list: the launches in the order of execution.
         sample, sample_nodes: one sample's graph, equal calls merged.
         granularity, policy, executor, reason: what was chosen, and why.
         times: what planning took and, if asked for, compiling and running.
@@ -173,6 +177,7 @@ class Report:
     distinct: int
     operations: int | None
     steps: int
+    launches: int
     lower_bound: int
     rows: int
     padded_rows: int

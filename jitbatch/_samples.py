@@ -225,8 +225,8 @@ class StepTrace:
         if alike and structure.num_leaves > 1:
             raise ArgumentError(
                 f"`.batch` is given samples that look like the argument {alike[0]!r} of {self.name}, but were "
-                "changed, or came through a transformation such as `jax.checkpoint`. If they are that argument, name it: "
-                f'jitbatch.jit(samples="{alike[0]}"); else compute them before the step is called'
+                "changed, or came through a transformation such as `jax.checkpoint`. If they are that argument, name "
+                f'it: jitbatch.jit(samples="{alike[0]}"); else compute them before the step is called'
             )
         if not set(map(id, jax.tree.leaves(dict(self._traced)))).isdisjoint(ids):
             raise ArgumentError(

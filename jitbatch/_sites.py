@@ -4,6 +4,7 @@ Bare operations are grouped by the code that made them (see `_group`), so each c
 frames from the operation outwards to the innermost activation of a recursive function, or to a decorated function.
 """
 
+import contextlib
 import dis
 import functools
 import inspect
@@ -223,10 +224,14 @@ class SiteRecorder:
         return Site(known.chain, self._ordinal) if self._ordinal else known
 
 
+_WRAPPERS = (functools.__file__, contextlib.__file__)
+"""Files whose code calls what it wraps."""
+
+
 def users_stacklevel() -> int:
     """The `stacklevel` of a warning of the caller that is to be shown at the user's line."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and (is_library(frame.f_code) or frame.f_code.co_filename == functools.__file__):
+    while frame.f_back is not None and (is_library(frame.f_code) or frame.f_code.co_filename in _WRAPPERS):
         level, frame = level + 1, frame.f_back
     return level
 

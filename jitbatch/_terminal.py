@@ -28,7 +28,8 @@ def _head(report: "Report") -> list[str]:
     return [
         f"{report.function} ({report.where})",
         f"{report.samples} samples: {readable_count(report.nodes)} calls, {readable_count(report.distinct)} distinct, "
-        f"in {report.steps} steps of {report.mean_width:.1f} calls on average; {100 * report.padding:.0f}% padding",
+        f"in {report.steps} steps of {report.mean_width:.1f} calls on average, {report.launches} launches; "
+        f"{100 * report.padding:.0f}% padding",
     ]
 
 
@@ -124,7 +125,7 @@ def facts(report: "Report") -> Iterator[tuple[str, str]]:
     yield (
         "launches",
         (
-            f"{before} one by one; {report.steps} steps batched, {report.nodes / max(report.steps, 1):.1f} times "
+            f"{before} one by one; {report.launches} batched, {report.nodes / max(report.launches, 1):.1f} times "
             f"fewer; no schedule needs fewer than {report.lower_bound}"
         ),
     )

@@ -150,8 +150,8 @@ class Stateful(nnx.Module):
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (lambda model, x: model.norm(x[None]), "BatchNorm.*LayerNorm, or normalise outside.*statistics"),
-        (lambda model, x: model.dropout(x), r"Dropout: pass a key of each sample.*rngs=key"),
+        (lambda model, x: model.norm(x[None]), "BatchNorm at `norm`.*use LayerNorm, compute the statistics outside"),
+        (lambda model, x: model.dropout(x), r"Dropout at `dropout`.*a random key of the sample in each call.*rngs=key"),
     ],
     ids=["BatchNorm", "Dropout"],
 )

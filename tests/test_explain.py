@@ -51,7 +51,8 @@ def test_the_cells_add_up_to_the_plan(name: str, executor: str) -> None:
     summary = plan.summary
     parts = [part for cell in report.cells for part in cell.parts]
     assert sum(part.distinct for part in parts) == report.rows == summary.distinct
-    assert sum(part.steps for part in parts) == report.steps == summary.launches == len(report.step_list)
+    assert sum(part.steps for part in parts) == report.steps == summary.steps
+    assert sum(part.launches for part in parts) == report.launches == summary.launches == len(report.step_list)
     assert sum(cell.calls or 0 for cell in report.cells) == sum(len(graph.kind) for graph in plan.graphs)
     assert sum(step.width for step in report.step_list) == report.padded_rows
     assert report.lower_bound == sum(part.least_steps for part in parts) <= report.steps

@@ -51,7 +51,7 @@ def test_the_page_needs_nothing_else(report: Report, tmp_path: Path) -> None:
         assert outside not in text
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
     (data,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert len(json.loads(data)["steps"]) == report.steps
+    assert len(json.loads(data)["steps"]) == report.launches
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
