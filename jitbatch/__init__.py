@@ -11,7 +11,6 @@ from jitbatch._compiles import RecompileWarning as RecompileWarning
 from jitbatch._compiles import assert_max_compiles as assert_max_compiles
 from jitbatch._errors import JitbatchError as JitbatchError
 from jitbatch._jit import Jitted as Jitted
-from jitbatch._jit import StepCapacity as StepCapacity
 from jitbatch._jit import jit as jit
 from jitbatch._keys import Keys as Keys
 from jitbatch._malloc import keep_memory as keep_memory
@@ -20,6 +19,7 @@ from jitbatch._ragged import Ragged as Ragged
 from jitbatch._report import Report as Report
 from jitbatch._samples import Samples as Samples
 from jitbatch._static import Static as Static
+from jitbatch._step_capacity import StepCapacity as StepCapacity
 from jitbatch._version import __version__ as __version__
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 from jitbatch._errors import ArgumentError, CompileError
 from jitbatch._fused import FusedProgram
 from jitbatch._plan import Plan, PlanStatic
-from jitbatch._sites import describe_function
+from jitbatch._sites import describe_function, users_stacklevel
 from jitbatch._sizes import Sizes
 
 logger = logging.getLogger("jitbatch")
@@ -108,7 +108,7 @@ def _count_program(owner: Any, cause: str) -> None:
             f"{describe_function(owner.__wrapped__)} is compiled for the third time: {cause}. Compiling takes longer "
             "than many steps. The logger `jitbatch` tells at level INFO of each compilation what it is for",
             RecompileWarning,
-            stacklevel=2,
+            stacklevel=users_stacklevel(),
         )
 
 

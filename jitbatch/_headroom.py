@@ -14,9 +14,8 @@ def headroom(counts: np.ndarray, samples: int) -> np.ndarray:
     """The factor by which to enlarge the total of some counts, so that batches of so many samples fit.
 
     Args:
-        counts: int [samples, ...]; how many of something each sample of a batch has. A total over samples drawn at
-        random
-            varies by the square root of their number times the standard deviation of one.
+        counts: int [samples, ...]; how many of something each sample of a batch has. The standard deviation of a total
+            is that of one sample times the square root of their number.
         samples: the number of samples that there is to be room for.
     """
     have = len(counts)

@@ -1,11 +1,10 @@
 """`jitbatch.jit`: `jax.jit` for functions that batch samples of any shapes."""
 
 import functools
-import json
 import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
@@ -13,15 +12,14 @@ import numpy as np
 
 from jitbatch import _compat
 from jitbatch._caches import CacheInfo
-from jitbatch._capacity import Capacity
-from jitbatch._errors import ArgumentError, PlanError
+from jitbatch._errors import ArgumentError
 from jitbatch._places import Bound, Parameters, Place
 from jitbatch._plan import Plan
 from jitbatch._prefetch import Ahead, on_device
 from jitbatch._report import Report
-from jitbatch._rooms import Room
 from jitbatch._samples import About, Again, Samples, StepTrace, Use, current_step
 from jitbatch._sites import describe_function
+from jitbatch._step_capacity import SavedRoom, StepCapacity
 from jitbatch._structure import describe_leaf
 from jitbatch._values import NUMBERS
 
@@ -53,8 +51,8 @@ class Jitted(Generic[P, R]):
     """A compiled step. Made by `jitbatch.jit`, and called as the function that it was made from."""
 
     def __init__(
-        self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str], jit: Callable[...,
-        Any], options: dict[str, Any],
+        self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str],
+        jit: Callable[..., Any], options: dict[str, Any],
     ):  # fmt: skip
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
@@ -113,9 +111,8 @@ class Jitted(Generic[P, R]):
         Args:
             minibatches: an iterable, such as a data loader. An item is a tuple of the last positional arguments of the
                 step, a dict of arguments by name, or the one argument that holds the samples.
-            ahead: how many minibatches are planned ahead, in a thread. By default 2, but 0 where the device is a CPU:
-            it
-                has only the cores that planning takes.
+            ahead: how many minibatches are planned ahead, in a thread. By default 2, but 0 where the device is a CPU,
+                which has only the cores that planning takes.
 
         Returns:
             An iterator of the same items with planned samples in them, to be given to the step. Close it, or use it as
@@ -135,7 +132,7 @@ class Jitted(Generic[P, R]):
         }
 
     @property
-    def capacity(self) -> "StepCapacity":
+    def capacity(self) -> StepCapacity:
         """What the programs of the step have room for. Save it, and set it in another process before the first call:
         the step then has the sizes, and so gives the bits, of this one.
 
@@ -160,7 +157,7 @@ class Jitted(Generic[P, R]):
             return StepCapacity((*found, *(room for room in self._saved.rooms if room.use not in names)))
 
     @capacity.setter
-    def capacity(self, capacity: "StepCapacity") -> None:
+    def capacity(self, capacity: StepCapacity) -> None:
         with self._lock:
             if self._uses:
                 raise ArgumentError(f"{self._name} has been called: set its capacity before that")
@@ -356,50 +353,6 @@ class Jitted(Generic[P, R]):
         return Bound(self._parameters, (), named)
 
 
-class SavedRoom(NamedTuple):
-    """A room of a step: for which use and number of samples, how many nodes fitted, and its capacity."""
-
-    use: str
-    samples: int
-    nodes: int
-    capacity: Capacity
-
-
-@dataclass(frozen=True)
-class StepCapacity:
-    """What the programs of a step have room for; `step.capacity`."""
-
-    rooms: tuple[SavedRoom, ...] = ()
-
-    def of(self, use: str) -> dict[int, list[Room]]:
-        """The rooms of a use, by the number of samples."""
-        found: dict[int, list[Room]] = {}
-        for room in self.rooms:
-            if room.use == use:
-                found.setdefault(room.samples, []).append(Room(room.capacity, room.nodes))
-        return found
-
-    def __str__(self) -> str:
-        return "\n".join(f"{room.use}, {room.samples} samples: {room.capacity}" for room in self.rooms) or "no room"
-
-    def to_json(self) -> str:
-        """The capacity as text, to be kept in a checkpoint or a file."""
-        return json.dumps([[*room[:3], room.capacity.to_json()] for room in self.rooms])
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> "StepCapacity":
-        """The capacity of a text that `to_json` has made; anything else is a `PlanError`. The text may be a stranger's:
-        nothing of it is run."""
-        try:
-            rows = json.loads(text)
-            rooms = [(use, samples, nodes, capacity) for use, samples, nodes, capacity in rows]
-        except (TypeError, ValueError, RecursionError):
-            raise PlanError("this is not the capacity of a step, as `step.capacity.to_json()` has made it") from None
-        if not all(type(one) is kind for row in rooms for one, kind in zip(row, (str, int, int, str), strict=True)):
-            raise PlanError("this is not the capacity of a step: it has values of other types")
-        return cls(tuple(SavedRoom(*row[:3], Capacity.from_json(row[3])) for row in rooms))
-
-
 def _count(samples: Any) -> int:
     """How many samples there are in a sequence, an array, or a tree of arrays."""
     if isinstance(samples, Sequence) and not hasattr(samples, "_fields"):
@@ -467,7 +420,7 @@ def jit(
         rows: arguments with a row for each sample, such as labels, that are filled up as well.
         jit: what compiles: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
         options: as for `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
-        donated.
+            donated.
 
     Returns:
         The compiled function, with `lower`, `trace` and `eval_shape` as those of `jax.jit`, and `explain`, `prefetch`,
