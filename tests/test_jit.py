@@ -410,6 +410,45 @@ def test_a_module_of_flax_that_is_merged_inside() -> None:
     assert traces(step) == 1
 
 
+class DroppingNet(Net):
+    def __init__(self, rngs: nnx.Rngs):
+        super().__init__(rngs)
+        self.dropout = nnx.Dropout(0.5)
+
+    @jitbatch
+    def dropping(self, left: Any, right: Any, key: Any) -> Any:
+        return self.dropout(jnp.tanh(self.linear(jnp.concatenate([left, right]))), rngs=key)
+
+    @jitbatch
+    def score(self, tree: Any, key: Any) -> Any:
+        keys = jb.Keys(key)
+
+        def encode(tree: Any) -> Any:
+            if isinstance(tree, tuple):
+                return self.dropping(*map(encode, tree), keys())
+            return self.embed(jnp.asarray(tree))
+
+        return encode(tree).sum()
+
+
+def test_dropout_with_a_key_of_each_sample_and_node() -> None:
+    model = DroppingNet(nnx.Rngs(0))
+    keys = jax.random.split(jax.random.key(1), len(TREES))
+
+    @partial(jb.jit, jit=nnx.jit)
+    def step(model: DroppingNet, trees: Any, keys: Any) -> Any:
+        return nnx.value_and_grad(lambda m: m.score.batch(trees, keys).sum())(model)
+
+    def loop(model: DroppingNet) -> Any:
+        return sum(model.score(tree, key) for tree, key in zip(TREES, keys, strict=True))
+
+    value, gradients = step(model, TREES, keys)
+    want, want_gradients = nnx.value_and_grad(loop)(model)
+    assert_same(value, want)
+    assert_same(jax.tree.leaves(gradients), jax.tree.leaves(want_gradients), rtol=1e-4, atol=1e-5)
+    assert float(step(model, TREES, jax.random.split(jax.random.key(2), len(TREES)))[0]) != float(value)
+
+
 class EqxNet(eqx.Module):
     params: Any
 
