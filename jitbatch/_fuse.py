@@ -21,6 +21,10 @@ from jitbatch._schedule import LAYERED, Policy, looks_further
 from jitbatch._sizes import LoopSizes, Sizes, size_of
 from jitbatch._types import Origin
 
+PAIRS_HEADROOM = 2.0
+"""Headroom for sums of pairs of gradients: their number varies more than that of nodes, with how many calls are equal,
+and room for more of them costs memory alone."""
+
 
 def lower(
     analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False, verify: bool = False,
@@ -78,6 +82,7 @@ class Lowering:
         self.order = stable_order(self.type * rounds + self.round, len(types.kinds) * rounds)
         self.ends = np.cumsum(np.bincount(self.type, minlength=len(types.kinds))).tolist()
 
+        self.headroom_for = headroom_for
         self.headroom, self.headroom_of_all = np.ones(len(types.kinds)), 1.0
         if headroom_for:
             by_type = [np.bincount(piece.nodes[0], minlength=len(types.kinds)) for piece in analysis.pieces]
@@ -272,7 +277,8 @@ class Lowering:
         def room_for_pairs(arena: int, pairs: int) -> int:
             # There may be few, and then their number varies much: a sixteenth of the edge rows is no cost.
             enough = max(pairs, edges.counts[arena] // 16) if pairs else 0
-            return _size(enough, least.pairs.get(self.arena_classes[arena], 0), self.headroom_of_all)
+            more = max(self.headroom_of_all, PAIRS_HEADROOM) if self.headroom_for else 1.0
+            return _size(enough, least.pairs.get(self.arena_classes[arena], 0), more)
 
         edge_tables = edges.tables(due, (rounds_count, len(types)), room, room_for_pairs)
         pair_trips = None
