@@ -65,6 +65,18 @@ def test_room_that_grows_gets_headroom() -> None:
     assert len(statics) <= 3
 
 
+def test_a_batch_that_does_not_fit_is_counted_and_makes_its_room_larger_than_it_needs() -> None:
+    batched = jitbatch(chain)
+    lengths = [1, 8] * 8
+    batched.plan(W, chains(*lengths))
+    grown = batched.plan(W, chains(*(length + 3 for length in lengths)))
+    assert batched.cache_info()["rooms"][:2] == (0, 2)
+    alone = batched.plan(W, chains(*(length + 3 for length in lengths)), like=None)
+    assert sum(room for _, room in grown.capacity.nodes) > sum(room for _, room in alone.capacity.nodes)
+    assert batched.plan(W, chains(*(length + 4 for length in lengths))).static is grown.static
+    assert batched.cache_info()["rooms"][:2] == (1, 2)
+
+
 def test_number_of_samples_shards_and_options_have_rooms_of_their_own() -> None:
     batched = jitbatch(chain)
     batched.plan(W, chains(9, 9))
