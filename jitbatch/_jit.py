@@ -166,7 +166,7 @@ class Jitted(Generic[P, R]):
     # Calls
 
     def _with_plans(self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call what is chosen of the compiled step, with plans in the place of samples."""
+        """Call the compiled step, or a method of it, with plans in the place of samples."""
         call = self._parameters.bind(args, kwargs)
         arrangement = self._arrangement_for(call)
         self._calls += 1

@@ -67,7 +67,7 @@ class Use:
 
 @dataclass(frozen=True)
 class About:
-    """What is static about the samples of a step: their place, their number, who is given them, and the step's name."""
+    """The static part of a step's samples: their place, their number, the uses of them, and the name of the step."""
 
     place: Place
     count: int
