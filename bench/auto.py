@@ -19,7 +19,8 @@ from models import binary_params, logits
 from timing import interleaved
 from trees import random_tree
 
-from jitbatch import Batched, _auto, jitbatch, keep_memory
+from jitbatch import Batched, jitbatch, keep_memory
+from jitbatch.tune import auto as tuning
 
 MOST_CALLS = 20_000
 
@@ -63,14 +64,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     arguments = parser.parse_args()
     keep_memory()
-    _auto.patience = 0.01
+    tuning.patience = 0.01
     rows: list[dict[str, Any]] = []
     print(f"hidden {arguments.hidden}, jax {jax.__version__} on {jax.default_backend()}")
     for name, (fun, params, samples) in workloads(arguments.hidden).items():
         auto: Batched[..., Any] = jitbatch(fun)
         loop: Batched[..., Any] = jitbatch(fun, executor="loop")
         calls = calls_until_loop(auto, params, samples)
-        patient = round(calls / _auto.patience)
+        patient = round(calls / tuning.patience)
         print(f"\n{name}: settled after {calls} calls, by default about {patient}\n  {auto.plan(params, samples)!r}")
         for _ in range(2 * calls + 2):
             auto.batch(params, samples)

@@ -15,11 +15,12 @@ import models
 import numpy as np
 from timing import interleaved
 
-from jitbatch import _chunks, clear_caches, keep_memory
+from jitbatch import clear_caches, keep_memory
 from jitbatch.data import Vocabulary, read_sick, read_sst
+from jitbatch.execute.fused import widths as chunk_widths
 
 SETS: dict[str, tuple[tuple[int, ...], int]] = {
-    "as it is": (_chunks.WIDTHS, _chunks.LAUNCH),
+    "as it is": (chunk_widths.WIDTHS, chunk_widths.LAUNCH),
     "8 to 512": ((8, 32, 128, 512), 12),
     "2 to 256": ((2, 4, 16, 64, 256), 6),
     "2 to 512": ((2, 8, 32, 128, 512), 6),
@@ -28,9 +29,9 @@ SETS: dict[str, tuple[tuple[int, ...], int]] = {
 
 def steps(fun: Any, params: Any, samples: Sequence[Any], widths: tuple[int, ...], launch: int) -> list[Callable]:
     """Inference and training of a minibatch, compiled for these widths."""
-    _chunks.WIDTHS, _chunks.LAUNCH = widths, launch
-    _chunks.overshoot.cache_clear()
-    _chunks._best.cache_clear()
+    chunk_widths.WIDTHS, chunk_widths.LAUNCH = widths, launch
+    chunk_widths.overshoot.cache_clear()
+    chunk_widths._best.cache_clear()
     clear_caches()
     plan = jax.device_put(fun.plan(params, samples))
 

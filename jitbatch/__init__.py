@@ -1,26 +1,25 @@
 """jitbatch: `vmap` for samples that do not have the same shape."""
 
-from jitbatch import _export as _export  # registers plans with jax.export
-from jitbatch._api import Batched as Batched
-from jitbatch._api import jitbatch as jitbatch
-from jitbatch._caches import CacheInfo as CacheInfo
-from jitbatch._caches import clear_caches as clear_caches
-from jitbatch._calibrate import calibrate as calibrate
-from jitbatch._capacity import Capacity as Capacity
-from jitbatch._compiles import RecompileWarning as RecompileWarning
-from jitbatch._compiles import assert_max_compiles as assert_max_compiles
-from jitbatch._errors import JitbatchError as JitbatchError
-from jitbatch._jit import Jitted as Jitted
-from jitbatch._jit import jit as jit
-from jitbatch._keys import Keys as Keys
-from jitbatch._malloc import keep_memory as keep_memory
-from jitbatch._plan import Plan as Plan
-from jitbatch._ragged import Ragged as Ragged
-from jitbatch._report import Report as Report
-from jitbatch._samples import Samples as Samples
-from jitbatch._static import Static as Static
-from jitbatch._step_capacity import StepCapacity as StepCapacity
 from jitbatch._version import __version__ as __version__
+from jitbatch.decorator import Batched as Batched
+from jitbatch.decorator import jitbatch as jitbatch
+from jitbatch.inspect.report import Report as Report
+from jitbatch.plan.capacity import Capacity as Capacity
+from jitbatch.plan.compiles import RecompileWarning as RecompileWarning
+from jitbatch.plan.compiles import assert_max_compiles as assert_max_compiles
+from jitbatch.plan.plan import Plan as Plan
+from jitbatch.plan.ragged import Ragged as Ragged
+from jitbatch.plan.saved import export as _export  # noqa: F401  registers plans with jax.export
+from jitbatch.record.keys import Keys as Keys
+from jitbatch.step.capacity import StepCapacity as StepCapacity
+from jitbatch.step.jit import Jitted as Jitted
+from jitbatch.step.jit import jit as jit
+from jitbatch.step.samples import Samples as Samples
+from jitbatch.util.caches import CacheInfo as CacheInfo
+from jitbatch.util.caches import clear_caches as clear_caches
+from jitbatch.util.errors import JitbatchError as JitbatchError
+from jitbatch.util.malloc import keep_memory as keep_memory
+from jitbatch.util.static import Static as Static
 
 __all__ = [
     "Batched",
@@ -37,7 +36,6 @@ __all__ = [
     "Static",
     "StepCapacity",
     "assert_max_compiles",
-    "calibrate",
     "clear_caches",
     "jit",
     "jitbatch",

@@ -11,11 +11,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
-# Nothing in the tests depends on what was measured on some machine.
-os.environ["JITBATCH_CACHE_DIR"] = os.devnull
+from jitbatch.util import passes
 
-import jitbatch._context
-
-jitbatch._context.verify = True
+VERIFIED = passes.verified()  # held: it ends with the generator
+VERIFIED.__enter__()
 
 collect_ignore = ["meshes.py"]  # a script for a process of its own

@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from jitbatch._errors import JitbatchError
+from jitbatch.util.errors import JitbatchError
 
 
 class CommandError(JitbatchError):

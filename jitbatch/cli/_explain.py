@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jitbatch._errors import ArgumentError
 from jitbatch.data.files import lines_of
+from jitbatch.util.errors import ArgumentError
 
 HELP = "tell what was batched with what, what stayed small, and why"
 

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 
 import jitbatch
-from jitbatch._errors import JitbatchError
 from jitbatch.cli import _explain, _train
+from jitbatch.util.errors import JitbatchError
 
 COMMANDS = {"explain": _explain, "train": _train}
 """Each has `HELP`, `add_arguments(parser)` and `run(arguments)`, which returns an exit code. Importing it is cheap."""

@@ -1,6 +1,5 @@
 """Data sets of structured samples: ListOps and a toy language, made on the fly, and readers for treebanks."""
 
-from jitbatch._errors import DataError as DataError
 from jitbatch.data.brackets import Constituent as Constituent
 from jitbatch.data.brackets import read_ptb as read_ptb
 from jitbatch.data.brackets import read_sst as read_sst
@@ -22,3 +21,4 @@ from jitbatch.data.trees import Tree as Tree
 from jitbatch.data.vocabulary import Vectors as Vectors
 from jitbatch.data.vocabulary import Vocabulary as Vocabulary
 from jitbatch.data.vocabulary import read_vectors as read_vectors
+from jitbatch.util.errors import DataError as DataError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jitbatch._errors import DataError
+from jitbatch.util.errors import DataError
 
 
 def lines_of(file: str | Path) -> list[str]:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from jitbatch._errors import DataError
 from jitbatch.data.files import fields, lines_of, located, whole_number
 from jitbatch.data.trees import Dependency, Pair, dependency_tree, score_distribution
 from jitbatch.data.vocabulary import Vocabulary
+from jitbatch.util.errors import DataError
 
 FILES = ("a.toks", "a.parents", "b.toks", "b.parents", "sim.txt")
 

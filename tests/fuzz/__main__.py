@@ -79,9 +79,10 @@ def run_here(seed: int, start: int, count: int, state: Path) -> None:
     from fuzz.programs import make_program
     from fuzz.shrink import shrink
     from fuzz.trials import choices_of, try_program
-    from jitbatch import _context
+    from jitbatch.util import passes
 
-    _context.verify = True
+    verified = passes.verified()
+    verified.__enter__()
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)  # an eighth of the time goes into collecting
     for number in range(start, start + count):

@@ -13,7 +13,7 @@ import numpy as np
 
 from fuzz.configurations import Configuration
 from jitbatch import Ragged, jitbatch
-from jitbatch._passes import without
+from jitbatch.util.passes import without
 
 Sample = tuple[Any, ...]
 

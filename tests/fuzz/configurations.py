@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzz.choices import Choices
-from jitbatch._passes import PASSES
+from jitbatch.util.passes import PASSES
 
 FUSED_PLAN = ("fused", "plan")
 

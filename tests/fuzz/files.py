@@ -33,10 +33,10 @@ from saved import Case, cases
 from zoo import assert_bits
 
 from jitbatch import Capacity, Plan
-from jitbatch import _saved as saved_plans
-from jitbatch._errors import PlanError
-from jitbatch._saved_file import digest, pack, unpack
-from jitbatch._saved_values import dumps
+from jitbatch.plan.saved import plans as saved_plans
+from jitbatch.plan.saved.file import digest, pack, unpack
+from jitbatch.plan.saved.values import dumps
+from jitbatch.util.errors import PlanError
 
 NAMES = (
     "static in a dict", "fused", "static loops", "sums", "keys", "ragged", "dispatch", "list", "short floats",

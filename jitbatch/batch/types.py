@@ -1,0 +1,290 @@
+"""The types of a batch: which nodes run together, decided for all samples at once.
+
+A type is a kind of node, but for three things. Where some calls of a cell pass a shared value (a learned initial state)
+and others a value of the sample, all pass a row. Where nodes with the same body have different outputs, all have all of
+them. And where a cell runs in a loop, what can run before the loop, and what can wait until after it, are types of
+their own (see `batch/split_cell`). A graph is then written in terms of these types (see `batch/retype`).
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch.batch.activity import Feed, Flows, find_flows
+from jitbatch.batch.components import find_phases
+from jitbatch.batch.split_cell import Made, Operand, Slot, split_cell
+from jitbatch.ir.cell import Cell, widest
+from jitbatch.ir.graph import Graph
+from jitbatch.ir.tables import ROW, Kind, Tables
+
+
+class Part(NamedTuple):
+    """A node that a node becomes: its kind, a name, and for each of the kind's rows where it comes from."""
+
+    kind: int
+    name: str
+    operands: tuple[Operand | Made, ...]
+
+
+class Recipe(NamedTuple):
+    """What nodes of a kind become: parts, and for each of the kind's outputs the part and output that make it."""
+
+    parts: tuple[Part, ...]
+    outputs: tuple[Made, ...]
+
+
+class Origin(NamedTuple):
+    """Which cell a type is a part of: a name for it that stays the same when more kinds become known."""
+
+    body: str
+    part: str
+    binding: tuple[Any, ...]
+
+
+class TypeEdge(NamedTuple):
+    """Some node of kind `reader` has output `output` of some node of kind `read` as its operand `slot`."""
+
+    read: Kind
+    output: int
+    reader: Kind
+    slot: int
+
+
+class Profile(NamedTuple):
+    """What a decision depends on: the kinds of a batch and its edges, as numbers in the tables, ascending. And the
+    shared values that its samples need as rows, which are to be known from its exemplars."""
+
+    kinds: tuple[int, ...] = ()
+    edges: tuple[int, ...] = ()
+    shared: tuple[int, ...] = ()
+
+    def union(self, graphs: Sequence[Graph]) -> "Profile":
+        kinds = np.concatenate([graph.kinds_present for graph in graphs])
+        edges = np.concatenate([graph.edges_present for graph in graphs])
+        shared = np.concatenate([graph.shared_rows for graph in graphs])
+        return Profile(
+            tuple(np.union1d(kinds, np.array(self.kinds, np.int64)).tolist()),
+            tuple(np.union1d(edges, np.array(self.edges, np.int64)).tolist()),
+            tuple(np.union1d(shared, np.array(self.shared, np.int64)).tolist()),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Types:
+    """The types of a batch in canonical order.
+
+    Attributes:
+        profile: what was decided for.
+        kinds: the kind of each type.
+        of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
+        made: int [types]; how many values a node of each type makes.
+        reads, writes: for each type the value classes of its row operands, and of its outputs.
+        origins: where each type comes from.
+        phases: the types of each phase, and whether it is a loop.
+        edges: which types read which.
+        flows: through which row operands of each type a derivative can pass, if inputs are constants.
+        exemplars: some graphs, at least one, that between them have everything in the profile.
+        is_split: whether cells in loops were split.
+        recipes: what the nodes of each kind in the profile become.
+    """
+
+    profile: Profile
+    kinds: tuple[Kind, ...]
+    of_kind: np.ndarray
+    made: np.ndarray
+    reads: tuple[tuple[int, ...], ...]
+    writes: tuple[tuple[int, ...], ...]
+    origins: tuple[Origin, ...]
+    phases: tuple[tuple[tuple[int, ...], bool], ...]
+    edges: frozenset[tuple[int, int]]
+    flows: Flows
+    exemplars: tuple[Graph, ...]
+    is_split: bool
+    recipes: dict[int, Recipe]
+
+    def in_order(self, order: Sequence[Origin]) -> "Types":
+        """The same types with phases and loops in a given order, if that order knows them all and will do: a program is
+        then not compiled again because a batch reads something else inside a loop."""
+        at = {origin: position for position, origin in enumerate(order)}
+        if not at.keys() >= set(self.origins):
+            return self
+        positions = [at[origin] for origin in self.origins]
+        phases = [(tuple(sorted(members, key=positions.__getitem__)), is_loop) for members, is_loop in self.phases]
+        phases.sort(key=lambda phase: positions[phase[0][0]])
+        place = {t: number for number, (members, _) in enumerate(phases) for t in members}
+        fits = all(place[read] <= place[reader] for read, reader in self.edges)
+        return replace(self, phases=tuple(phases)) if fits else self
+
+
+def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tuple[Origin, ...] = ()) -> Types:
+    """The types for the profile of some graphs, if possible in a known order; decided once."""
+
+    def decide() -> Types:
+        return types_of(profile, graphs, split).in_order(order) if order else find_types(profile, graphs, split)
+
+    return graphs[0].tables.decisions.get_or_make((profile, split, order), decide)
+
+
+def known_types(profile: Profile, tables: Tables, split: bool, order: tuple[Origin, ...]) -> Types | None:
+    """What `types_of` returns, if it is known."""
+    return tables.decisions.get((profile, split, order))
+
+
+def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
+    tables = graphs[0].tables
+    united, outputs = _unite([tables.kinds[number] for number in profile.kinds])
+    kind_of = dict(zip(profile.kinds, united, strict=True))
+    outputs_of = dict(zip(profile.kinds, outputs, strict=True))
+    edges = sorted(
+        {
+            TypeEdge(kind_of[edge.read], outputs_of[edge.read][edge.output], kind_of[edge.reader], edge.slot)
+            for edge in map(tables.edges.__getitem__, profile.edges)
+        },
+        key=lambda edge: (_order(edge.read, tables), edge.output, _order(edge.reader, tables), edge.slot),
+    )
+    whole = sorted(set(united), key=lambda kind: _order(kind, tables))
+    loops = _loops(whole, edges) if split else {}
+    recipes = {kind: _recipe(kind, edges, loops.get(kind, frozenset()), tables) for kind in whole}
+
+    origins: dict[int, Origin] = {}
+    for kind, recipe in recipes.items():
+        for part in recipe.parts:
+            origin = Origin(kind.cell.body_digest, part.name, tables.binding_order(kind.binding))
+            origins.setdefault(part.kind, origin)
+    numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
+    place = {number: t for t, number in enumerate(numbers)}
+    feeds = _feeds(recipes, edges, place)
+    pairs = {(feed.read, feed.reader) for feed in feeds}
+    kinds = tuple(tables.kinds[number] for number in numbers)
+    from_shared = _from_shared(profile, kind_of, recipes, place, tables)
+    of_kind = np.full(len(tables.kinds), -1)
+    of_kind[numbers] = np.arange(len(numbers))
+    return Types(
+        profile=profile,
+        kinds=kinds,
+        of_kind=of_kind,
+        made=np.array([len(tables.kind_classes[number]) for number in numbers], np.int64),
+        reads=tuple(_classes_read(tables.kinds[number], tables) for number in numbers),
+        writes=tuple(tables.kind_classes[number] for number in numbers),
+        origins=tuple(origins[number] for number in numbers),
+        phases=tuple(find_phases(len(numbers), pairs)),
+        edges=frozenset(pairs),
+        flows=find_flows(kinds, feeds, from_shared, tables),
+        exemplars=_exemplars(graphs),
+        is_split=split,
+        recipes={
+            number: Recipe(recipes[kind].parts, tuple(recipes[kind].outputs[o] for o in outputs_of[number]))
+            for number, kind in kind_of.items()
+        },
+    )
+
+
+def _classes_read(kind: Kind, tables: Tables) -> tuple[int, ...]:
+    rows = zip(kind.cell.in_avals, kind.binding, strict=True)
+    return tuple(tables.class_of(aval) for aval, bound in rows if bound == ROW)
+
+
+def _exemplars(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
+    known: tuple[set[int], ...] = (set(), set(), set())
+    chosen = []
+    for graph in graphs:
+        present = (graph.kinds_present, graph.edges_present, graph.shared_rows)
+        if not chosen or not all(have.issuperset(new) for have, new in zip(known, present, strict=True)):
+            chosen.append(graph)
+            for have, new in zip(known, present, strict=True):
+                have.update(new)
+    return tuple(chosen)
+
+
+def _order(kind: Kind, tables: Tables) -> tuple[Any, ...]:
+    return kind.cell.digest, tables.binding_order(kind.binding)
+
+
+def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
+    """The kinds that these become: rows where one of an equal body has a row, and all outputs that one of them has.
+    With, for each, which output of its new kind each of its outputs is."""
+    bodies: dict[Hashable, list[Cell]] = {}
+    is_row: dict[Hashable, list[bool]] = {}
+    for kind in kinds:
+        bodies.setdefault(kind.cell.body, []).append(kind.cell)
+        rows = is_row.setdefault(kind.cell.body, [False] * len(kind.binding))
+        for slot, bound in enumerate(kind.binding):
+            rows[slot] = rows[slot] or bound == ROW
+    united, outputs = [], []
+    for kind in kinds:
+        cell = widest(bodies[kind.cell.body])
+        binding = (ROW if row else bound for bound, row in zip(kind.binding, is_row[kind.cell.body], strict=True))
+        united.append(Kind(cell, tuple(binding)))
+        outputs.append(tuple(cell.output_numbers.index(out) for out in kind.cell.output_numbers))
+    return united, outputs
+
+
+def _loops(kinds: Sequence[Kind], edges: Sequence[TypeEdge]) -> dict[Kind, frozenset[Kind]]:
+    """For each kind that runs in a loop, the kinds of that loop."""
+    place = {kind: number for number, kind in enumerate(kinds)}
+    phases = find_phases(len(kinds), {(place[edge.read], place[edge.reader]) for edge in edges})
+    loops = [frozenset(kinds[member] for member in members) for members, is_loop in phases if is_loop]
+    return {kind: loop for loop in loops for kind in loop}
+
+
+def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables: Tables) -> Recipe:
+    """What a kind becomes that runs in a loop of these kinds."""
+    late = {edge.slot for edge in edges if edge.reader == kind and edge.read in loop}
+    inner = {edge.output for edge in edges if edge.read == kind and edge.reader in loop}
+    slots = tuple(
+        Slot.SHARED if bound != ROW else Slot.LATE if slot in late else Slot.EARLY
+        for slot, bound in enumerate(kind.binding)
+    )
+    outputs = range(len(kind.cell.out_avals))
+    split = None
+    if loop and not kind.is_variadic:
+        split = split_cell(kind.cell, slots, tuple(output in inner for output in outputs))
+    if split is None:
+        rows = tuple(Operand(slot) for slot, bound in enumerate(kind.binding) if bound == ROW)
+        whole = Part(tables.kind(kind.cell, kind.binding), "core", rows)
+        return Recipe((whole,), tuple(Made(0, output) for output in outputs))
+    hoists = len(split.hoists)
+    names = (*(f"hoist{number}" for number in range(hoists)), "core", "sink")
+    parts = []
+    for name, part in zip(names, split.parts, strict=False):
+        binding = tuple(kind.binding[o.slot] if isinstance(o, Operand) else ROW for o in part.operands)
+        rows = tuple(operand for operand, bound in zip(part.operands, binding, strict=True) if bound == ROW)
+        parts.append(Part(tables.kind(part.cell, binding), name, rows))
+    return Recipe(tuple(parts), split.outputs)
+
+
+def _feeds(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[int, int]) -> set[Feed]:
+    """What the types read of each other."""
+    feeds: set[Feed] = set()
+    for recipe in recipes.values():
+        for part in recipe.parts:
+            for row, operand in enumerate(part.operands):
+                if isinstance(operand, Made):
+                    read = recipe.parts[operand.part].kind
+                    feeds.add(Feed(place[read], operand.output, place[part.kind], row))
+    for edge in edges:
+        made = recipes[edge.read].outputs[edge.output]
+        read = recipes[edge.read].parts[made.part].kind
+        for part in recipes[edge.reader].parts:
+            for row, operand in enumerate(part.operands):
+                if operand == Operand(edge.slot):
+                    feeds.add(Feed(place[read], made.output, place[part.kind], row))
+    return feeds
+
+
+def _from_shared(
+    profile: Profile, kind_of: dict[int, Kind], recipes: dict[Kind, Recipe], place: dict[int, int], tables: Tables
+) -> set[tuple[int, int]]:
+    """Types and row operands that shared values may be given as: where a kind that became a type has one, and, if the
+    samples need any as rows, the terms of sums."""
+    found: set[tuple[int, int]] = set()
+    for number, kind in kind_of.items():
+        slots = {slot for slot, bound in enumerate(tables.kinds[number].binding) if bound != ROW}
+        for part in recipes[kind].parts:
+            for row, operand in enumerate(part.operands):
+                is_shared = isinstance(operand, Operand) and operand.slot in slots
+                if is_shared or (kind.is_variadic and profile.shared):
+                    found.add((place[part.kind], row))
+    return found

@@ -1,0 +1,539 @@
+"""The decorator and what it adds to a function."""
+
+import functools
+import inspect
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+import jax
+
+from jitbatch.inspect.check import Check, check, shortest_float
+from jitbatch.inspect.explain import explain_plan
+from jitbatch.inspect.measure import time_run, time_steps
+from jitbatch.inspect.report import Report, Times
+from jitbatch.inspect.traced import TracedSamples
+from jitbatch.plan.capacity import Capacity
+from jitbatch.plan.constant_inputs import with_constant_inputs
+from jitbatch.plan.plan import Options, Plan
+from jitbatch.plan.planner import Call, Planner
+from jitbatch.plan.prefetch import Ahead, on_device, plans_of
+from jitbatch.plan.run import execute, results_of
+from jitbatch.record.arguments import each_call, shared_arguments, take_apart
+from jitbatch.record.call_arguments import weakly
+from jitbatch.record.context import SharedArguments, shared_names
+from jitbatch.record.recorder import Recorder
+from jitbatch.schedule.policies import POLICIES
+from jitbatch.step.samples import current_step
+from jitbatch.util.caches import CacheInfo
+from jitbatch.util.compat import current_trace, is_compiling
+from jitbatch.util.errors import ArgumentError, JitbatchError
+from jitbatch.util.sites import describe_function, describe_source
+from jitbatch.util.wrapped import copied_methods, own
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+GRANULARITIES = ("auto", "op", "subgraph", "graph")
+EXECUTORS = ("auto", "fused", "dispatch", "loop")
+LOOPS = ("auto", "dynamic", "static")
+OUTPUTS = ("stack", "list", "ragged")
+METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "cache_info")
+
+
+class Batched(Generic[P, R]):
+    """A decorated function: call it for one sample, or `.batch` it over many. Made by `jitbatch`."""
+
+    def __init__(
+        self,
+        fun: Callable[P, R],
+        in_axes: Any,
+        granularity: str,
+        policy: str,
+        executor: str,
+        dedupe: bool,
+        out: str,
+        loops: str,
+    ):
+        functools.update_wrapper(self, fun)  # first: what it copies may be of a decorated function
+        self.__wrapped__ = fun
+        vars(self).update(copied_methods(fun, METHODS))
+        self._in_axes = in_axes
+        self._is_method = False
+        self._checked: type | None = None
+        self._last_run: Any = None  # see `plan/compiles`
+        self._programs_run = 0
+        self._traced = TracedSamples()
+        self._key = weakly(fun)
+        self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        trace = current_trace()
+        if type(trace) is Recorder:
+            return trace.call(self.__wrapped__, self._key, args, kwargs)
+        return self.__wrapped__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<jitbatch of {describe_function(self.__wrapped__)}>"
+
+    # Copied and pickled as a plain function is: not at all, and by its name.
+
+    def __copy__(self) -> "Batched[P, R]":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Batched[P, R]":
+        return self
+
+    def __reduce__(self) -> str:
+        name = getattr(self, "__qualname__", None) or type(self.__wrapped__).__name__
+        if _found_by_name(self.__module__, name) is not self:
+            raise pickle.PicklingError(
+                f"{self!r} cannot be pickled: like a plain function it is pickled by name, and "
+                f"`{self.__module__}.{name}` is not it. Decorate at the top level of a module or class, and keep the "
+                "function's name"
+            )
+        return name
+
+    # On a method, `self` is the shared argument.
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        qualified = getattr(self.__wrapped__, "__qualname__", "")
+        self._is_method = self._is_method or qualified == f"{owner.__qualname__}.{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> "Batched[P, R]": ...
+    @overload
+    def __get__(
+        self: "Batched[Concatenate[Any, Q], R]", instance: object, owner: type | None = None
+    ) -> "BoundBatched[Q, R]": ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if owner is not self._checked:
+            self._check_owner(owner)
+            self._checked = owner
+        method: Any = self
+        is_bound = instance is not None and (self._is_method or instance is owner)  # the owner, of a class method
+        return BoundBatched(method, instance) if is_bound else self
+
+    def _check_owner(self, owner: type | None) -> None:
+        linen = sys.modules.get("flax.linen")
+        if linen is not None and owner is not None and issubclass(owner, linen.Module):
+            raise JitbatchError(
+                f"{describe_function(self.__wrapped__)} is a method of the Flax Linen module {owner.__name__}. Linen "
+                "replaces methods by its own wrappers, so they cannot be decorated. Decorate a function of the "
+                "variables instead: `jitbatch(lambda variables, sample: model.apply(variables, sample))`"
+            )
+
+    # Batches
+
+    @own
+    def batch(self, *args: Any, **kwargs: Any) -> Any:
+        """The function mapped over samples, as `jax.vmap` maps over rows.
+
+        Args:
+            args: as for the function, positional or by name, with a sequence of samples (or an array with an axis of
+                samples) in place of each mapped argument; or the shared arguments and a `Plan` in place of the first
+                mapped one.
+
+        Returns:
+            The outputs of all samples, stacked on axis 0, or as a list for `out="list"`, or as a `Ragged` for
+            `out="ragged"`.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def total(scale, tree):
+        ...     return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+        >>> total.batch(jnp.float32(10), [(1, (2, 3)), 4, ((5, 6), (7, 8))]).tolist()
+        [60.0, 40.0, 260.0]
+        """
+        plan = _find_plan(args, kwargs)
+        if plan is not None:
+            shared = SharedArguments(self._shared_beside_plan(args, kwargs))
+            plan = self._planner.ready(plan, shared)
+            shared.check_data(plan.static.call)
+            return execute(with_constant_inputs(plan), shared.leaves)
+        arguments = take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
+        step = current_step()
+        plan = None if step is None else step.plan(self, arguments)
+        call = Call(arguments)
+        if plan is not None:
+            return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), call.shared.leaves)
+        if not call.samples:
+            return self._planner.results_of_no_samples(call)
+        call.shared.check_data(arguments)
+        if step is None and is_compiling():
+            self._traced.note(arguments.mapped, describe_function(self.__wrapped__))
+        return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
+
+    @own
+    def plan(
+        self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
+        **kwargs: Any,
+    ) -> Plan:  # fmt: skip
+        """The analysis of a batch without running it.
+
+        Args:
+            args: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
+                instances of `jax.ShapeDtypeStruct` do.
+            like: by default the plan has at least the room of earlier plans for as many samples, so that the programs
+                that were compiled for these serve it too; see the page on plans. With an earlier plan, or its
+                `capacity`, it has at least the sizes and types of that; with None just those of its batch.
+            shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
+                leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
+
+        Returns:
+            A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
+
+        >>> import jax
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def scaled(scale, xs):
+        ...     return scale * sum(xs)
+        >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
+        Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
+        """
+        return self._planner.plan(self._call(args, kwargs), like, shards)
+
+    @own
+    def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
+        """Room for the minibatches of a data set, from one pass over it.
+
+        A step that is compiled for plans made like this compiles once: there is room for the `batch_size` largest
+        samples, for those that have the most nodes of any one kind, and for minibatches that are drawn at random.
+
+        Args:
+            args: as for `plan`, with the whole data set in the place of a minibatch.
+            batch_size: how many samples a minibatch has.
+
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def area(scale, x):
+        ...     return 3.25 * scale * x * x
+        >>> total = jitbatch(lambda scale, xs: sum(area(scale, x) for x in xs))
+        >>> print(total.capacity(2.0, [(1.0, 2.0), (3.0,), (4.0, 5.0, 6.0), (7.0,)], batch_size=2))
+        room for 6 area, 2 sum (6 terms); 6 input rows
+        """
+        return self._planner.capacity(self._call(args, kwargs), batch_size)
+
+    @own
+    def plans(
+        self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
+    ) -> Ahead[Plan]:
+        """Plans of one minibatch after the other, made while the device runs the steps before.
+
+        Args:
+            args: as for `plan`, with an iterable of minibatches in place of each mapped argument.
+            prefetch: how many plans are made ahead of time, in a thread; with 0, each is made when it is asked for, in
+                no thread. By default 2, but 0 where the device is a CPU: it has only the cores that planning takes,
+                and runs a step while the next plan is made in any case, since JAX does not wait for it.
+            like: as for `plan`. Made like a plan or a capacity, each is made like the one before, so that sizes only
+                grow.
+
+        Returns:
+            An iterator of plans, put on the device where it has memory of its own. Close it, or use it as a context
+            manager, to stop early.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> total = jitbatch(lambda scale, xs: scale * sum(xs))
+        >>> minibatches = [[(1.0, 2.0), (3.0,)], [(4.0, 5.0, 6.0), (7.0,)]]
+        >>> [total.batch(2.0, plan).tolist() for plan in total.plans(2.0, minibatches)]
+        [[6.0, 6.0], [30.0, 14.0]]
+        """
+        calls = each_call(self._signature, self._in_axes, self._is_method, args, kwargs)
+        plans = plans_of(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like)
+        return Ahead(on_device(plans), prefetch)
+
+    @own
+    def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
+        """What happens to a batch: what was batched with what, what stayed small, and why.
+
+        Args:
+            args: as for `plan`, or the shared arguments and a `Plan`.
+            measure: run the batch and each of its steps, to report times that were measured instead of estimated.
+
+        Returns:
+            A `Report`, which prints as a table.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def norm(weights, xs):
+        ...     return sum(jnp.sum(weights * x * x) for x in xs)
+        >>> report = norm.explain(jnp.ones(2), [jnp.ones((3, 2)), jnp.ones((5, 2))])
+        >>> [(cell.name, cell.calls, cell.distinct, cell.steps) for cell in report.cells]
+        [('norm', 8, 1, 1), ('sum', 2, 2, 1)]
+        """
+        plan = _find_plan(args, kwargs)
+        misses = self.cache_info()["structures"].misses
+        start = time.perf_counter()
+        times = Times()
+        if plan is None:
+            plan = self.plan(*args, like=None, **kwargs)
+            new = self.cache_info()["structures"].misses - misses
+            times = Times(analysis=time.perf_counter() - start, new_structures=new)
+            given = self._call(args, kwargs).arguments.shared
+        else:
+            given = self._shared_beside_plan(args, kwargs)
+        shared = SharedArguments(given)
+        plan = self._planner.ready(plan, shared)
+        if not measure:
+            return explain_plan(plan, times)
+        shared.check_data(plan.static.call)
+        compiling, running = time_run(lambda: execute(plan, shared.leaves))
+        times = replace(times, compile=compiling, run=running)
+        return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
+
+    def explain_plan(self, plan: Plan) -> Report:
+        """The report of a plan of this function: `plan.explain()`."""
+        return explain_plan(plan)
+
+    @own
+    def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
+        """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
+
+        The batch is planned and run as `f.batch(shared, f.plan(shared, samples))` runs it; the loop calls the plain
+        function for one sample after the other, with the very objects that are given, and once more for the gradients.
+
+        Args:
+            args: as for `batch`.
+            tolerance: the difference that is allowed, as a part of the largest number in the same array. By default
+                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats; by the shortest float that is computed
+                in, if that is shorter than the result. All else has to be equal.
+
+        Returns:
+            The worst differences and where they are: a `Check`, which prints.
+
+        Raises:
+            AssertionError: naming the sample and the place in its result, or the parameter.
+
+        >>> import jax.numpy as jnp
+        >>> from jitbatch import jitbatch
+        >>> @jitbatch
+        ... def total(scale, tree):
+        ...     return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+        >>> print(total.check(jnp.float32(10), [(1, (2, 3)), 4]))
+        total on 2 samples agrees with the plain loop: values equal; gradients equal
+        """
+        call = self._call(args, kwargs)
+        arguments, shared = call.arguments, call.shared
+        shared.check_data(arguments)
+        plan = self._planner.plan(call)
+
+        def batched(leaves: Sequence[Any]) -> list[Any]:
+            return results_of(plan, execute(plan, leaves))
+
+        def loop(leaves: Sequence[Any] | None) -> list[Any]:
+            results = []
+            for sample in call.samples:
+                objects = arguments.shared if leaves is None else shared.rebuild(leaves)
+                given, named = arguments.rebuild(objects, sample)
+                results.append(fun(*given, **named))
+            return results
+
+        fun: Callable[..., Any] = self.__wrapped__
+        types = plan.static.types
+        jaxprs = [jax.make_jaxpr(loop)(shared.leaves)] if types is None else [kind.cell for kind in types.kinds]
+        shortest = shortest_float(one.jaxpr for one in jaxprs)
+        return check(
+            describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance,
+            shortest,
+        )  # fmt: skip
+
+    @own
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
+
+        >>> from jitbatch import jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> _ = double.batch(2.0, [1.0, 2.0, 3.0])
+        >>> double.cache_info()["structures"]
+        CacheInfo(hits=2, misses=1, maxsize=16384, currsize=1)
+        """
+        return self._planner.cache_info()
+
+    # Parts of the above
+
+    @functools.cached_property
+    def _attributes(self) -> dict[str, Any]:
+        """What makes a wrapper look like the function."""
+        names = (name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(self.__wrapped__, name))
+        return {**vars(self.__wrapped__), **{name: getattr(self.__wrapped__, name) for name in names}}
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.__wrapped__)
+
+    @property
+    def _options(self) -> Options:
+        return self._planner.options
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        return Call(take_apart(self._signature, self._in_axes, self._is_method, args, kwargs))
+
+    def _shared_beside_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        shared = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
+        if any(isinstance(part, Plan) for part in shared):
+            raise ArgumentError(
+                f"a plan is given in place of a shared argument of {describe_function(self.__wrapped__)}: it stands in "
+                f"the place of the first mapped one of {self._signature}"
+            )
+        return shared
+
+
+class BoundBatched(Generic[P, R]):
+    """A decorated method of an object, which is its shared argument."""
+
+    def __init__(self, batched: Batched[Concatenate[Any, P], R], instance: Any):
+        self._batched = batched
+        self._instance = instance
+        self.__module__ = batched.__module__
+
+    # What else makes it look like the method is found when it is asked for: there is a new one for every call.
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self._batched.__doc__
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":
+            return self._batched.__wrapped__.__get__(self._instance)
+        if name == "_batched" or name not in self._batched._attributes:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self._batched._attributes[name]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._batched(self._instance, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self._batched)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._instance, self.__name__)
+
+    def batch(self, *args: Any, **kwargs: Any) -> Any:
+        """See `Batched.batch`; the object is the shared argument."""
+        return self._batched.batch(self._instance, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """See `Batched.plan`; the object is the shared argument."""
+        return self._batched.plan(self._instance, *args, **kwargs)
+
+    def capacity(self, *args: Any, **kwargs: Any) -> Capacity:
+        """See `Batched.capacity`; the object is the shared argument."""
+        return self._batched.capacity(self._instance, *args, **kwargs)
+
+    def plans(self, *args: Any, **kwargs: Any) -> Ahead[Plan]:
+        """See `Batched.plans`; the object is the shared argument."""
+        return self._batched.plans(self._instance, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """See `Batched.explain`; the object is the shared argument."""
+        return self._batched.explain(self._instance, *args, **kwargs)
+
+    def check(self, *args: Any, **kwargs: Any) -> Check:
+        """See `Batched.check`; the object is the shared argument."""
+        return self._batched.check(self._instance, *args, **kwargs)
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """See `Batched.cache_info`."""
+        return self._batched.cache_info()
+
+
+@overload
+def jitbatch(fun: Callable[P, R], /) -> Batched[P, R]: ...
+@overload
+def jitbatch(
+    fun: None = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
+) -> Callable[[Callable[P, R]], Batched[P, R]]: ...  # fmt: skip
+@overload
+def jitbatch(
+    fun: Callable[P, R], /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
+    executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
+) -> Batched[P, R]: ...  # fmt: skip
+def jitbatch(
+    fun: Any = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto", executor: str = "auto",
+    dedupe: bool = True, out: str = "stack", loops: str = "auto",
+) -> Any:  # fmt: skip
+    """`vmap` for samples that do not have the same shape.
+
+    Decorate a function of one sample. Called as usual it stays that function; `f.batch(...)` maps it over samples of
+    any shapes, running equal subgraphs of all samples as one vmapped XLA operation. While a sample is recorded, calls
+    of decorated functions and of your own `jax.jit` functions are the subgraphs; operations between them are grouped
+    automatically.
+
+    Args:
+        fun: the function of one sample, a function or a method.
+        in_axes: as for `jax.vmap`: for each positional argument None (shared) or an axis (mapped). By default the first
+            argument is shared and the others are mapped. On a method, `self` is shared and has no entry here.
+        granularity: what is batched: `"op"` single operations, `"subgraph"` calls of decorated functions and groups of
+            operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"` until another
+            is predicted to pay.
+        policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, `"layers"` as
+            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`, but
+            looks for fewer steps than it has found at once only where that is predicted to pay.
+        executor: `"fused"` runs a whole batch as one XLA program, which serves samples of all shapes it has room for;
+            `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
+            reverse mode of a derivative; `"loop"` batches nothing and runs one jitted call a sample, for samples that
+            have nothing in common. `"auto"` begins with `"fused"`, or with `"dispatch"` where `.batch` is called on
+            samples inside other transformations, and takes another once it is predicted to pay for its compilation.
+        dedupe: compute calls with equal operands once a batch.
+        out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
+            for outputs that differ only in how many equal items they hold (scores of a sentence's words).
+        loops: of the fused executor: `"dynamic"` runs as many rounds and chunks as a batch has; `"static"` runs as many
+            as there is room for, each as wide as the widest, so that the program has no loop whose length it must wait
+            for. `"auto"` is `"static"` on GPUs and `"dynamic"` elsewhere.
+
+    Returns:
+        The function, with `.batch`, `.plan`, `.plans`, `.explain`, `.check` and `.cache_info`.
+
+    >>> import jax.numpy as jnp
+    >>> from jitbatch import jitbatch
+    >>> @jitbatch
+    ... def norm(weights, xs):
+    ...     return sum(jnp.sum(weights * x * x) for x in xs)
+    >>> norm.batch(jnp.ones(2), [jnp.ones((3, 2)), jnp.ones((5, 2))]).tolist()
+    [6.0, 10.0]
+    """
+    for name, value, allowed in (
+        ("granularity", granularity, GRANULARITIES),
+        ("policy", policy, tuple(POLICIES)),
+        ("executor", executor, EXECUTORS),
+        ("out", out, OUTPUTS),
+        ("loops", loops, LOOPS),
+    ):
+        if value not in allowed:
+            raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    if not isinstance(dedupe, bool):
+        raise ArgumentError(f"dedupe={dedupe!r} is not True or False")
+
+    def decorate(fun: Callable[P, R]) -> Batched[P, R]:
+        if isinstance(fun, Batched):
+            raise ArgumentError(f"{fun!r} is decorated already; decorate its __wrapped__ to give other options")
+        if isinstance(fun, staticmethod):
+            return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
+        if not callable(fun) or isinstance(fun, type):
+            raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
+        if inspect.iscoroutinefunction(fun) or inspect.isgeneratorfunction(fun):
+            kind = "a generator function" if inspect.isgeneratorfunction(fun) else "an async function"
+            raise ArgumentError(f"{describe_function(fun)} is {kind}: jitbatch decorates functions that return arrays")
+        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
+
+    return decorate if fun is None else decorate(fun)
+
+
+def _found_by_name(module: str, name: str) -> Any:
+    """What `pickle` finds under this name; None for nothing."""
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _find_plan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    return next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, Plan)), None)

@@ -1,0 +1,1 @@
+"""The fused executor: one XLA program for a whole batch, of which the schedule is data."""

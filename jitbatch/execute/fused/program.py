@@ -1,0 +1,126 @@
+"""The fused executor: the schedule is data for one XLA program.
+
+A batch runs phase by phase (see `schedule/rounds`). A phase that is not a loop is one vmapped call over all its nodes.
+A loop runs round by round; in a round, each of its types runs over the nodes that are ready, in chunks of a few static
+widths. Trip counts, chunk positions and operand rows are tables, so that one compiled program runs any minibatch of any
+samples with these types and sizes.
+
+Every output of every type has a block of rows in its arena, and the nodes of a type lie in its blocks in the order of
+execution, so a chunk writes contiguous rows. The last chunk of a round may be wider than what is left: what it writes
+too much is written again by the next round, or lies in the margin behind the nodes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jitbatch.batch.activity import without_flow
+from jitbatch.execute.fused.loop import Block, LoopShape, put, run_loop
+from jitbatch.execute.fused.sizes import Sizes
+from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.weight_uses import cut_cell
+from jitbatch.ir.describe import kind_names, largest
+from jitbatch.ir.tables import ROW
+from jitbatch.util import compat, jaxprs
+
+
+@dataclass(frozen=True)
+class SingleShape:
+    """The static part of a phase that is not a loop: its type, and the arenas of its row operands and outputs."""
+
+    block: Block
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FusedProgram:
+    """Phases, one after the other."""
+
+    phases: tuple[SingleShape | LoopShape, ...]
+    sizes: Sizes = field(compare=False, repr=False)
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [b for phase in self.phases for b in ([phase.block] if isinstance(phase, SingleShape) else phase.blocks)]
+
+    @property
+    def shared(self) -> set[int]:
+        return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
+
+    def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        axes = jaxprs.axes_of(tables)
+        made: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows that no arena has yet, and where they begin
+        for phase, table in zip(self.phases, tables, strict=True):
+            if isinstance(phase, SingleShape):
+                arenas = _with_rows(arenas, made, phase.reads)
+                with phase.block.kind.cell.scope():
+                    results = _run_single(phase, table, arenas, shared)
+                for arena, start, rows in zip(phase.writes, phase.block.starts, results, strict=True):
+                    made[arena].append((start, rows))
+            else:
+                arenas = _with_rows(arenas, made, range(len(arenas)))
+                given = tuple(jaxprs.cast(_given(block, shared), axes) for block in phase.blocks)
+                arenas = list(run_loop(phase, tuple(arenas), given, table))
+        return _with_rows(arenas, made, range(len(arenas)))
+
+    def describe(self, tables: Sequence[Any]) -> list[str]:
+        names = kind_names(block.kind for block in self.blocks)
+        lines = []
+        for number, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
+            if isinstance(phase, SingleShape):
+                lines.append((phase.block.capacity, f"  phase {number}: {names[phase.block.kind]} x{table['total']}"))
+            else:
+                cells = ", ".join(largest([(block.capacity, names[block.kind]) for block in phase.blocks]))
+                room = sum(block.capacity for block in phase.blocks)
+                total = "?" if compat.is_tracer(table["total"]) else int(np.sum(table["total"]))
+                lines.append((room, f"  phase {number}: {table['rounds']} rounds of {cells} x{total}"))
+        return largest(lines)
+
+
+def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:
+    """The wanted arenas with the rows that were made for them, which lie one after the other. They are written at once:
+    each write would cost a copy of the arena's cotangent in the backward pass."""
+    arenas = list(arenas)
+    for arena in wanted:
+        if made[arena]:
+            arenas[arena] = put(arenas[arena], jnp.concatenate([rows for _, rows in made[arena]]), made[arena][0][0])
+            made[arena] = []
+    return arenas
+
+
+def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
+    operands = [shared[bound] for bound in block.kind.binding if bound != ROW]
+    return cut_cell(block.kind.cell, block.is_row).prologue(operands)
+
+
+def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: dict[int, Any]) -> list[Any]:
+    """The rows of each output."""
+    block = shape.block
+    kind = block.kind
+    if kind.is_variadic:
+        arena = without_flow(arenas[shape.reads[0]], *block.flows)
+        return [segment_sums(arena, table["terms"], table["segments"], block.capacity)]
+    operands = zip(shape.reads, table["operands"], block.flows, strict=True)
+    read = [without_flow(gather(arenas[arena], rows), flows) for arena, rows, flows in operands]
+    bound = [shared[number] for number in kind.binding if number != ROW]
+
+    cut = cut_cell(kind.cell, block.is_row)
+    is_real = jnp.arange(block.capacity) < table["total"]
+
+    def compute(read: list[Any], bound: list[Any]) -> list[Any]:
+        shared = cut.prologue(bound)
+        return jax.vmap(cut.forward, in_axes=(0, None, 0), axis_size=block.capacity)(read, shared, is_real)[0]
+
+    def nothing(read: list[Any], bound: list[Any]) -> list[Any]:
+        avals = jax.eval_shape(compute, read, bound)
+        zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        return jaxprs.cast(zeros, jaxprs.axes_of((read, bound)))
+
+    # A type that this batch lacks is not computed: its padding has no real row to repeat.
+    return lax.cond(table["total"] > 0, compute, nothing, read, bound)

@@ -1,0 +1,164 @@
+"""The loop executor: one jitted call a sample, for batches whose samples have nothing in common.
+
+The function is traced once for each structure of samples; nothing is recorded or analysed. A plan holds the leaves of
+the samples, and the programs that run on them.
+"""
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch.ir.cell import closed_jaxpr_key
+from jitbatch.ir.describe import largest
+from jitbatch.ir.items import Items, split_items
+from jitbatch.ir.tables import Tables
+from jitbatch.record.arguments import Arguments
+from jitbatch.record.context import Context, SharedArguments, array_leaves, call_noted
+from jitbatch.record.forwarding import origin
+from jitbatch.record.rows import ClosesOverTracer
+from jitbatch.record.structure import Structure, aval_of
+from jitbatch.record.values import check_result
+from jitbatch.util import compat, jaxprs, meshes
+from jitbatch.util.errors import mutation_error
+from jitbatch.util.key_order import flatten
+from jitbatch.util.sites import describe_function
+
+
+@dataclass(frozen=True, eq=False)
+class SampleProgram:
+    """What a sample of one structure computes.
+
+    Attributes:
+        run: from the leaves of the shared arguments and of a sample to the leaves of its result.
+        tables: what the classes refer to.
+        out_tree, out_classes: the tree of the result, and the value classes of its leaves.
+        jaxpr: what `run` runs.
+    """
+
+    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+    tables: Tables
+    out_tree: Any
+    out_classes: tuple[int, ...]
+    jaxpr: Any
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What is the same for equal programs."""
+        return closed_jaxpr_key(self.jaxpr)
+
+    @cached_property
+    def items(self) -> Items:
+        return split_items(self.out_tree, self.out_classes)
+
+
+@dataclass(frozen=True)
+class EachProgram:
+    """A program for each sample; and the value classes of what is stacked, of a result or of an item."""
+
+    samples: tuple[SampleProgram, ...]
+    out_classes: tuple[int, ...]
+
+    def describe(self, tables: Any) -> list[str]:
+        counts: dict[SampleProgram, int] = {}
+        for sample in self.samples:
+            counts[sample] = counts.get(sample, 0) + 1
+        return largest(
+            [(count, f"  structure {number}: {count} samples") for number, count in enumerate(counts.values())]
+        )
+
+
+def sample_program(
+    context: Context, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments
+) -> SampleProgram:
+    """The program of a sample, traced if its structure is new."""
+    found = context.programs.get(structure.key)
+    if found is None:
+        found = _trace(context, structure, index, shared, arguments)
+        found = context.programs.put(structure.key, _met_before(found, context, structure) or found)
+    return found
+
+
+def _met_before(program: SampleProgram, context: Context, structure: Structure) -> SampleProgram | None:
+    """An equal program that was compiled for shared arguments with their keys in another order."""
+    for other in {context.first, *context.first.others} - {context}:
+        found = other.programs.get(structure.key) if structure.key in other.programs else None
+        if found is not None and found.out_tree == program.out_tree and found.key == program.key:
+            return found
+    return None
+
+
+def _trace(
+    context: Context, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments
+) -> SampleProgram:
+    name = f"sample {index} of {describe_function(context.fun)}"
+    out_tree = None
+
+    def of_leaves(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[list[Any]]]:
+        nonlocal out_tree
+        objects = shared.rebuild(shared_leaves)
+        args, kwargs = arguments.rebuild(objects, structure.key[0].unflatten(leaves))
+        result = call_noted(context.fun, args, kwargs, objects, name)
+        check_result(result, name)
+        results, out_tree = flatten(result)
+        held = [
+            array_leaves(part, len(before)) for part, before in zip(objects, shared.split(shared_leaves), strict=True)
+        ]
+        return results, held
+
+    # Without the axes of a mesh that the leaves may have: the program serves all.
+    jaxpr, (results, held) = jax.make_jaxpr(of_leaves, return_shape=True)(
+        list(map(aval_of, shared.leaves)), list(map(aval_of, structure.leaves))
+    )
+    if any(map(compat.is_tracer, jaxpr.consts)) and not context.may_close_over_tracers:
+        raise ClosesOverTracer
+    _check_held(jaxpr.jaxpr, len(results), held, shared, name)
+    jaxpr = compat.with_outputs(jaxpr, len(results))
+
+    @jax.jit
+    def jitbatch_sample(consts: Sequence[Any], shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return jaxprs.run(compat.ClosedJaxpr(jaxpr.jaxpr, consts), [*shared_leaves, *leaves])
+
+    def run(shared_leaves: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        return jitbatch_sample(meshes.cast(jaxpr.consts), shared_leaves, leaves)
+
+    classes = tuple(context.tables.class_of(aval) for aval in jaxpr.out_avals)
+    return SampleProgram(run, context.tables, out_tree, classes, jaxpr)
+
+
+def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared: SharedArguments, name: str) -> None:
+    """Raise if shared arguments hold other array leaves than before. The jaxpr returns, after so many results, those
+    that they hold in the end."""
+    remaining = iter([None if isinstance(a, compat.Literal) else origin(jaxpr, a) for a in jaxpr.outvars[results:]])
+    after = [list(itertools.islice(remaining, len(leaves))) for leaves in held]
+    for kind, own, before in zip(shared.part_types, after, shared.split(jaxpr.invars), strict=True):
+        if own != list(before):
+            raise mutation_error(f"the shared argument of type {kind.__name__}", name)
+
+
+def run_each(plan: Any, program: EachProgram, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs of a plan for the loop executor."""
+    static = plan.static
+    outputs = [one.run(shared_leaves, leaves) for one, leaves in zip(program.samples, plan.inputs, strict=True)]
+    if static.out == "stack":
+        return static.out_trees[0].unflatten(_stack(outputs))
+    if plan.ragged is not None:
+        size = static.out_trees[0].num_leaves
+        leaves = [leaf for one in outputs for leaf in one]
+        if leaves:
+            columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
+        else:  # padding is of nothing then
+            classes = map(static.tables.classes.__getitem__, program.out_classes)
+            columns = [jnp.zeros((1, *one.shape), one.dtype) for one in classes]
+        taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]
+        return replace(plan.ragged, rows=static.out_trees[0].unflatten(taken))
+    return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
+
+
+@jax.jit
+def _stack(outputs: list[list[Any]]) -> list[Any]:
+    return [jnp.stack(column) for column in zip(*outputs, strict=True)]

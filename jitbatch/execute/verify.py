@@ -1,0 +1,94 @@
+"""Checks between the passes of planning; tests switch them on (`context.verify`).
+
+Each function holds the result of one pass against the documented invariants of what it made, and raises `VerifyError`
+naming the one that is broken. Graphs, schedules and steps check themselves (`Graph.verify`, `Problem.verify`,
+`dispatch.verify_plan`).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jitbatch.batch.analysis import Analysis
+from jitbatch.execute.lowering import Lowered
+from jitbatch.ir.ranks import by_stage, longest_paths
+from jitbatch.ir.tables import ROW
+from jitbatch.util.csr import ranges
+from jitbatch.util.errors import VerifyError
+
+
+def verify_analysis(analysis: Analysis) -> None:
+    """Check what types, joining, packing and dedupe made of a batch of graphs."""
+
+    def check(holds: Any, law: str) -> None:
+        if not holds:
+            raise VerifyError(f"analysis: {law}")
+
+    batch, leader, kinds = analysis.batch, analysis.leader, analysis.types.kinds
+    nodes = np.arange(len(batch.type))
+    value_class = _value_classes(analysis)
+    check(np.all((batch.type >= 0) & (batch.type < len(kinds))), "every node has a type")
+    check(np.all(value_class >= 0), "every value has a class")
+    reader = np.repeat(nodes, np.diff(batch.operand_start))
+    read = batch.producer[batch.operands]
+    check(np.all(read < reader), "nodes are in order")
+    level = longest_paths(len(nodes), by_stage(nodes, reader[read >= 0], read[read >= 0]))
+    check(np.all(batch.level >= level), "a node is above what it reads")
+    for number, kind in enumerate(kinds):
+        own = nodes[batch.type == number]
+        counts = np.diff(batch.operand_start)[own]
+        check(np.all(counts > 0 if kind.is_variadic else counts == kind.rows), "nodes have an operand for each row")
+        slots = [slot for slot, bound in enumerate(kind.binding) if bound == ROW]
+        wanted = [analysis.tables.class_of(kind.cell.in_avals[slot]) for slot in slots]
+        given = value_class[batch.operands[ranges(batch.operand_start[own], counts)]]
+        check(np.all(given.reshape(-1, len(wanted)) == wanted if wanted else True), "operands are of the right classes")
+    known = batch.producer < 0
+    check(np.all((analysis.value_row >= 0) == known), "inputs and shared values have rows, what nodes make has none")
+    used = analysis.value_row[known] < analysis.first_free_row[value_class[known]]
+    check(np.all(used), "rows of inputs and shared values are in front")
+
+    check(np.all(leader <= nodes) and np.array_equal(leader[leader], leader), "a leader is the first of its kind")
+    # A value is known by its row, or by the leader that makes it and which of its outputs it is.
+    output = np.arange(batch.values) - np.append(batch.first_value, 0)[batch.producer]
+    made_by = np.append(leader, -1)[batch.producer]
+    identity = np.stack([made_by, np.where(known, analysis.value_row, output), np.where(known, value_class, -1)])
+    for node in np.flatnonzero(leader != nodes).tolist():
+        first = leader[node]
+        check(batch.type[node] == batch.type[first], "merged calls have one type")
+        check(kinds[batch.type[node]].cell.may_merge, "calls with effects or derivative rules are not merged")
+        own, other = (batch.operands[batch.operand_start[n] : batch.operand_start[n + 1]] for n in (node, first))
+        check(np.array_equal(identity[:, own], identity[:, other]), "merged calls read the same")
+
+    problem = analysis.problem
+    check(np.array_equal(analysis.nodes, np.flatnonzero(leader == nodes)), "the nodes are the leaders")
+    check(np.all(problem.level[problem.reader] > problem.level[problem.read]), "a node is above what it reads")
+
+
+def _value_classes(analysis: Analysis) -> np.ndarray:
+    """int [values]; -1 for a value that is nothing's."""
+    batch, tables = analysis.batch, analysis.tables
+    classes = np.full(batch.values, -1)
+    classes[batch.input_values] = batch.input_class
+    classes[batch.shared_values] = np.array(tables.shared_class, np.int64)[batch.shared_numbers]
+    for number, kind in enumerate(analysis.types.kinds):
+        for output, aval in enumerate(kind.cell.out_avals):
+            classes[batch.first_value[batch.type == number] + output] = tables.class_of(aval)
+    return classes
+
+
+def verify_lowered(analysis: Analysis, lowered: Lowered) -> None:
+    """Check that every distinct value of a batch has a row of its own, inside its arena."""
+    batch, value_class = analysis.batch, _value_classes(analysis)
+    capacity = np.full(len(analysis.tables.classes), -1)
+    for arena in lowered.arenas:
+        capacity[arena.value_class] = arena.capacity
+    needed = np.concatenate([batch.operands, batch.outputs])
+    if not np.all((lowered.value_row[needed] >= 0) & (lowered.value_row[needed] < capacity[value_class[needed]])):
+        raise VerifyError("lowering: what is read lies in its arena")
+    is_leader = analysis.leader == np.arange(len(analysis.leader))
+    made = np.flatnonzero(np.append(is_leader, False)[batch.producer])
+    places = np.stack([value_class[made], lowered.value_row[made]])
+    if np.unique(places, axis=1).shape[1] != len(made):
+        raise VerifyError("lowering: two values lie in one row")
+    if np.any(lowered.value_row[made] < analysis.first_free_row[value_class[made]]):
+        raise VerifyError("lowering: what is made lies in a row of an input")

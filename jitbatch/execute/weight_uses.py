@@ -1,0 +1,291 @@
+"""A cell cut for a loop: what its forward pass saves, and its backward pass without the gradients of shared operands.
+
+Inside a loop over levels, a gradient of the weights would touch every weight in every step. So a cell is cut where
+shared operands meet rows. The pieces that read both are its *joints*: `left @ W + right @ U + b` is one. The forward
+pass saves the outputs of joints that contract (a matmul is not computed twice). The backward pass gives the cotangents
+of the row operands and those of the joints' outputs, one row a node; after the loop, one large contraction over all
+nodes turns these into the gradients of the shared operands.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch.execute.padding import CONTRACTIONS, SUMS, may_be_singular, real
+from jitbatch.ir.cell import Cell
+from jitbatch.record.fold import inline
+from jitbatch.util import compat, jaxprs
+from jitbatch.util.caches import Cache
+from jitbatch.util.compat import is_float
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A part of a cell that reads rows and shared values.
+
+    Attributes:
+        rows, shared: the variables it reads.
+        outputs: the variables it makes.
+        equations: its equations in order.
+        is_saved: whether the forward pass saves its outputs.
+    """
+
+    rows: tuple[Any, ...]
+    shared: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    equations: tuple[Any, ...]
+    is_saved: bool
+
+    def __call__(self, rows: Sequence[Any], shared: Sequence[Any], is_real: Any = None) -> list[Any]:
+        """What one row makes, which is padding if it is not real (see `execute/padding`)."""
+        if not self.equations:
+            return list(shared)
+        env = dict(zip((*self.rows, *self.shared), (*rows, *shared), strict=True))
+        for equation in self.equations:
+            _evaluate(equation, env, self.shared, is_real)
+        return [env[var] for var in self.outputs]
+
+
+class CutCell:
+    """A cell whose operands are rows where `is_row` says so, and shared values elsewhere.
+
+    Attributes:
+        prologue_outputs: how many shared values the loop is given: the shared operands that it reads, and what the cell
+            computes from shared operands alone, which `prologue` computes once.
+        joints: in the order of execution.
+        saved_avals: of what the forward pass saves.
+        tap_avals, saved_place: of the joints' float outputs, whose cotangents the backward pass stores, and in the
+            place of which of the saved values each is stored, or None.
+    """
+
+    def __init__(self, cell: Cell, is_row: Sequence[bool]):
+        jaxpr = cell.jaxpr.jaxpr
+        self.row_vars = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if row]
+        self._shared_operands = [var for var, row in zip(jaxpr.invars, is_row, strict=True) if not row]
+        equations: list[Any] = []
+        self.out_atoms = inline(cell.jaxpr, jaxpr.invars, equations, open_jits=True)
+        depends_on_rows = set(self.row_vars)
+        shared_equations, row_equations = [], []
+        for equation in equations:
+            if equation.effects or any(_is_var(v) and v in depends_on_rows for v in equation.invars):
+                depends_on_rows.update(equation.outvars)
+                row_equations.append(equation)
+            else:
+                shared_equations.append(equation)
+        self._shared_equations = shared_equations
+        read = [v for eqn in row_equations for v in eqn.invars if _is_var(v) and v not in depends_on_rows]
+        read += [v for v in self.out_atoms if _is_var(v) and v not in depends_on_rows]
+        self.shared_vars = list(dict.fromkeys(read))
+        self.program = _join(row_equations, set(self.shared_vars), self.row_vars, self.out_atoms)
+        self.out_atoms = [self._passed_on(a) if _is_var(a) and a in self.shared_vars else a for a in self.out_atoms]
+        self.joints = [item for item in self.program if isinstance(item, Joint)]
+        saved = [v for joint in self.joints if joint.is_saved for v in joint.outputs]
+        self.saved_avals = [v.aval for v in saved]
+        # What depends on no operand, as the 1 of `x + 1`, has no gradient, and its joint needs no tap; but a saved one
+        # does in any case, since the cotangents of its rows come through it.
+        varying = set(self._shared_operands)
+        for equation in shared_equations:
+            if any(_is_var(v) and v in varying for v in equation.invars):
+                varying.update(equation.outvars)
+        has_gradient = {v for v in self.shared_vars if v in varying and is_float(v.aval)}
+        self.tapped = [joint for joint in self.joints if joint.is_saved or not has_gradient.isdisjoint(joint.shared)]
+        taps = [v for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
+        self.tap_avals = [v.aval for v in taps]
+        # Rows that joints read and that are not operands of the cell: the backward pass stores them.
+        read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
+        self.stored_joint_rows = [v for v in read if v not in self.row_vars]
+        behind = self._saved_behind(self.stored_joint_rows)
+        self.saved_place = [saved.index(v) if v in saved and v not in behind else None for v in taps]
+
+    def _saved_behind(self, some: Sequence[Any]) -> set[Any]:
+        """The saved values that some variables are computed from. Cotangents do not take their places: nothing tells
+        XLA that they are read before, and it would copy all of them in every chunk."""
+        behind: dict[Any, set[Any]] = {}
+        for item in self.program:
+            is_joint = isinstance(item, Joint)
+            reads, makes = (item.rows, item.outputs) if is_joint else (filter(_is_var, item.invars), item.outvars)
+            found = set().union(*(behind.get(v, ()) for v in reads))
+            behind.update((v, {v} if is_joint and item.is_saved else found) for v in makes)
+        return set().union(*(behind.get(v, ()) for v in some))
+
+    def _passed_on(self, var: Any) -> Any:
+        """An output that depends on shared operands alone, as what a joint without equations makes."""
+        made = compat.Var(var.aval)
+        self.program.append(Joint(rows=(), shared=(var,), outputs=(made,), equations=(), is_saved=False))
+        return made
+
+    def prologue(self, shared: Sequence[Any]) -> list[Any]:
+        """The shared values that the loop reads, from the cell's shared operands."""
+        env = dict(zip(self._shared_operands, shared, strict=True))
+        for equation in self._shared_equations:
+            _evaluate(equation, env)
+        return [env[var] for var in self.shared_vars]
+
+    def forward(
+        self, rows: Sequence[Any], shared: Sequence[Any], is_real: Any = None
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+        """The outputs, and what is saved for the backward pass; for one row, which may be padding."""
+        if is_real is not None:
+            rows = [real(row, is_real) for row in rows]
+        env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
+        saved = []
+        for item in self.program:
+            if isinstance(item, Joint):
+                outputs = item([env[v] for v in item.rows], [env[v] for v in item.shared], is_real)
+                if is_real is not None:
+                    outputs = [real(value, is_real) for value in outputs]
+                env.update(zip(item.outputs, outputs, strict=True))
+                saved += outputs if item.is_saved else []
+            else:
+                _evaluate(item, env)
+        return [_read(atom, env) for atom in self.out_atoms], saved
+
+    def tapped_forward(
+        self, rows: Sequence[Any], taps: Sequence[Any], saved: Sequence[Any], shared: Sequence[Any], width: int
+    ) -> tuple[list[Any], list[Any]]:
+        """The float outputs as a function of rows and of `taps`, zeros that are added to what the joints make; and
+        `stored_joint_rows`. Outputs of saved joints are not computed again.
+
+        This is for `width` nodes at once. Each item is mapped by itself, so that the taps, which have a derivative of
+        their own, see whole arrays.
+        """
+        env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
+        remaining_taps, remaining_saved = iter(taps), iter(saved)
+        for item in self.program:
+            if not isinstance(item, Joint):
+                self._evaluate_rows(item, env, width)
+                continue
+            own_rows = [env[v] for v in item.rows]
+            own_shared = [env[v] for v in item.shared]
+            run = jax.vmap(item, in_axes=(0, None), axis_size=width)
+            values = [next(remaining_saved) for _ in item.outputs] if item.is_saved else run(own_rows, own_shared)
+            if item in self.tapped:
+                floats = [is_float(v.aval) for v in item.outputs]
+                own_taps = [next(remaining_taps) for flow in floats if flow]
+                own_values = [value for value, flow in zip(values, floats, strict=True) if flow]
+                tapped = iter(_tap(item, run, own_rows, own_shared, own_values, own_taps))
+                values = [next(tapped) if flow else value for value, flow in zip(values, floats, strict=True)]
+            env.update(zip(item.outputs, values, strict=True))
+        outputs = [self._rows_of(atom, env, width) for atom in self.out_atoms if is_float(atom.aval)]
+        return outputs, [env[v] for v in self.stored_joint_rows]
+
+    def _evaluate_rows(self, equation: Any, env: dict[Any, Any], width: int) -> None:
+        axes = tuple(0 if _is_var(a) and a not in self.shared_vars else None for a in equation.invars)
+        run = jax.vmap(lambda *inputs: jaxprs.evaluate(equation, inputs), in_axes=axes, axis_size=width)
+        env.update(zip(equation.outvars, run(*(_read(a, env) for a in equation.invars)), strict=True))
+
+    def _rows_of(self, atom: Any, env: dict[Any, Any], width: int) -> Any:
+        if _is_var(atom):
+            return env[atom]
+        return jnp.broadcast_to(jnp.asarray(atom.val, atom.aval.dtype), (width, *atom.aval.shape))
+
+
+def _tap(joint: Joint, run: Any, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
+    """`values`, a joint's float outputs, with its derivative for the rows, and that of the identity for the taps."""
+    flows = [is_float(var.aval) for var in joint.rows]
+
+    def tapped(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> list[Any]:
+        return values
+
+    def forward(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> tuple[list[Any], Any]:
+        return values, (rows, shared)
+
+    def backward(residuals: Any, cotangents: list[Any]) -> tuple[list[Any], list[Any], list[Any], None]:
+        rows, shared = residuals
+
+        def floats(float_rows: list[Any]) -> list[Any]:
+            given = iter(float_rows)
+            made = run([next(given) if flow else row for flow, row in zip(flows, rows, strict=True)], shared)
+            return [value for value, var in zip(made, joint.outputs, strict=True) if is_float(var.aval)]
+
+        _, pull = jax.vjp(floats, [row for flow, row in zip(flows, rows, strict=True) if flow])
+        d_rows = iter(pull(cotangents)[0])
+        # Not None for the values: jax 0.10 then fails to transpose a scan that made them. And no stop_gradient: a
+        # derivative of this derivative needs theirs.
+        nothing = [jnp.zeros_like(cotangent) for cotangent in cotangents]
+        return nothing, cotangents, [next(d_rows) if flow else None for flow in flows], None
+
+    tap = jax.custom_vjp(tapped)
+    tap.defvjp(forward, backward)
+    return tap(values, taps, rows, shared)
+
+
+def _is_var(atom: Any) -> bool:
+    return not isinstance(atom, compat.Literal)
+
+
+def _read(atom: Any, env: dict[Any, Any]) -> Any:
+    return env[atom] if _is_var(atom) else atom.val
+
+
+def _evaluate(equation: Any, env: dict[Any, Any], shared: Sequence[Any] = (), is_real: Any = None) -> None:
+    """Evaluate an equation. If `is_real` is given, one that may be singular in some of the variables `shared` has no
+    derivative in them for padding."""
+    inputs = [_read(atom, env) for atom in equation.invars]
+    if is_real is not None:
+        read = [atom for atom in equation.invars if _is_var(atom) and atom in shared]
+        if read and may_be_singular(equation, read):
+            inputs = [real(v, is_real) if a in read else v for v, a in zip(inputs, equation.invars, strict=True)]
+    env.update(zip(equation.outvars, jaxprs.evaluate(equation, inputs), strict=True))
+
+
+def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_atoms: Sequence[Any]) -> list[Any]:
+    """Equations in order, those that read shared floats gathered into joints.
+
+    Sums of joints, of a joint and shared values, and of a joint and rows that the cell is given, are parts of one
+    joint: their terms have equal cotangents.
+    """
+    uses: dict[Any, int] = {}
+    for atom in (*(a for eqn in equations for a in eqn.invars), *out_atoms):
+        if _is_var(atom):
+            uses[atom] = uses.get(atom, 0) + 1
+    open_joints: dict[Any, list[Any]] = {}  # by the one output of a joint that only one equation reads
+    members: dict[int, list[Any]] = {}  # by the position of a joint's last equation
+    absorbed: set[int] = set()
+    position_of: dict[Any, int] = {}
+    for position, equation in enumerate(equations):
+        reads_shared = any(_is_var(a) and a in shared and is_float(a.aval) for a in equation.invars)
+        group: list[Any] = []
+        if equation.primitive in SUMS:
+            terms = [a for a in equation.invars if _is_var(a)]
+            joints = [a for a in terms if a in open_joints and a.aval.shape == equation.outvars[0].aval.shape]
+            others = (*shared, *rows)
+            if joints and all(a in open_joints or a in others for a in terms) and len(set(joints)) == len(joints):
+                for joint in joints:
+                    group += open_joints.pop(joint)
+                    absorbed.add(position_of[joint])
+                reads_shared = True
+        if reads_shared and any(is_float(v.aval) for v in equation.outvars):
+            group.append(equation)
+            members[position] = group
+            if len(equation.outvars) == 1 and uses.get(equation.outvars[0]) == 1:
+                open_joints[equation.outvars[0]] = group
+                position_of[equation.outvars[0]] = position
+    program: list[Any] = []
+    for position, equation in enumerate(equations):
+        if position in absorbed:
+            continue
+        program.append(_make_joint(members[position], shared) if position in members else equation)
+    return program
+
+
+def _make_joint(equations: Sequence[Any], shared: set[Any]) -> Joint:
+    made = {var for eqn in equations for var in eqn.outvars}
+    read = dict.fromkeys(a for eqn in equations for a in eqn.invars if _is_var(a) and a not in made)
+    return Joint(
+        rows=tuple(v for v in read if v not in shared),
+        shared=tuple(v for v in read if v in shared),
+        outputs=tuple(equations[-1].outvars),
+        equations=tuple(equations),
+        is_saved=any(eqn.primitive in CONTRACTIONS for eqn in equations),
+    )
+
+
+_cut_cells = Cache(2048, first=1024)
+
+
+def cut_cell(cell: Cell, is_row: tuple[bool, ...]) -> CutCell:
+    return _cut_cells.get_or_make((cell, is_row), lambda: CutCell(cell, is_row))

@@ -1,0 +1,290 @@
+"""Why calls of one function were not batched together, and what to do about it.
+
+Cells that come from the same place in the user's code and are still different types are compared, operation by
+operation: the first difference is the reason.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jitbatch.execute.memory import Memory
+from jitbatch.inspect.report import Advice, CellReport
+from jitbatch.ir.cell import array_key, param_key
+from jitbatch.ir.sources import Operand, Operation
+from jitbatch.ir.tables import ROW, SharedArray, SharedLeaf
+from jitbatch.record.context import shared_names
+from jitbatch.util import compat
+from jitbatch.util.malloc import remedy
+
+if TYPE_CHECKING:
+    from jitbatch.inspect.explain import Group
+
+SMALL = 4
+"""Steps of fewer nodes on average are worth a word."""
+
+WASTE = 0.5
+"""More padding than this is worth a word."""
+
+
+class Difference(NamedTuple):
+    """What differs between two cells: the line, what is the matter (with a place for the two sides), what to do."""
+
+    where: str
+    what: str
+    sides: tuple[str, str]
+    remedy: str
+
+
+def advise(
+    groups: "Sequence[Group]", cells: Sequence[CellReport], static: Any, samples: int, memory: Memory
+) -> Iterator[Advice]:
+    """Advice on the cells of a plan, the costliest first."""
+    if static.reason == "cells have effects":
+        yield Advice(
+            "", "some cells have effects (jax.debug.print, a callback), so the plan runs step by step by the dispatch "
+            "executor: take them out of what is trained",
+        )  # fmt: skip
+    present = [group for group in groups if group.calls != 0]
+    told: set[tuple[str, str]] = set()
+    for family, members in _families(present).items():
+        told.add(family)
+        yield from _of_family(members, static)
+    if static.owner._options.dedupe:
+        yield from (advice for group in present for advice in _of_keys(group, cells))
+    for cell in cells:
+        if (cell.name, cell.where) not in told:
+            yield from _of_width(cell, samples)
+    rows = sum(part.distinct for cell in cells for part in cell.parts)
+    padded = sum(part.distinct / (1 - part.padding) for cell in cells for part in cell.parts if part.padding < 1)
+    if padded > 256 and rows < (1 - WASTE) * padded:
+        yield Advice(
+            "", f"{100 * (1 - rows / padded):.0f}% of the computed rows are padding: the plan has room for more "
+            "(`like`), or steps are narrower than the smallest width that is compiled. Larger minibatches fill them",
+        )  # fmt: skip
+    if static.executor == "fused" and (what := remedy(memory.training)) is not None:
+        yield Advice(
+            "", f"a training step needs {memory.training / 1e6:.0f} MB, which the C library gives back to the system "
+            f"after every step: {what}",
+        )  # fmt: skip
+
+
+def _families(groups: "Sequence[Group]") -> "dict[tuple[str, str], list[Group]]":
+    """The functions that have several types, and these."""
+    families: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        if not group.source.is_part:  # the cells of one call differ because they are its parts
+            families.setdefault((group.source.name, group.source.where), []).append(group)
+    return {family: some for family, some in families.items() if len(some) > 1 and not some[0].cell.is_variadic}
+
+
+def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...], str]:
+    """In what each type differs from others of its function, by its kinds."""
+    told: dict[tuple[int, ...], str] = {}
+    for members in _families([group for group in groups if group.calls != 0]).values():
+        for one, other, (_, what, sides, _) in _compared(members, static):
+            told.setdefault(one.kinds, what.format(sides[0]))
+            told[other.kinds] = what.format(sides[1])
+    return told
+
+
+def _compared(members: "Sequence[Group]", static: Any) -> "Iterator[tuple[Group, Group, Difference]]":
+    """Pairs of types of a function, each type but the first once as the second of a pair, and how they differ."""
+    members = sorted(members, key=lambda group: -(group.calls or 0))
+    first = members[0]
+    alike: dict[tuple[str, ...], Group] = {_operation_names(first): first}
+    for other in members[1:]:
+        # Among several ways through a function, what differs within one of them tells more than that there are several.
+        nearest = alike.setdefault(_operation_names(other), other)
+        one = first if nearest is other else nearest
+        yield one, other, find_difference(one, other, static)
+
+
+def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
+    """The reasons why a function has several types, each once, with all that was met."""
+    name = members[0].source.name
+    met: dict[tuple[str, str, str], list[str]] = {}
+    for _, _, found in _compared(members, static):
+        met.setdefault((found.where, found.what, found.remedy), [found.sides[0]]).append(found.sides[1])
+    for (where, what, advised), sides in met.items():
+        text = what.format(_listed(list(dict.fromkeys(sides))))
+        yield Advice(where, f"`{name}` has {len(members)} types instead of one: {text}. {advised}")
+
+
+def _operation_names(group: "Group") -> tuple[str, ...]:
+    return tuple(operation.name for operation in group.source.operations)
+
+
+def _listed(sides: Sequence[str]) -> str:
+    if len(sides) > 4:
+        return ", ".join(sides[:4]) + f", ... ({len(sides)} in all)"
+    return " and ".join([*([", ".join(sides[:-1])] if sides[:-1] else []), sides[-1]])
+
+
+def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
+    """The first difference between two cells of one function."""
+    where = one.source.where
+    for mine, theirs in zip(one.source.operations, other.source.operations, strict=False):
+        found = _of_operations(mine, theirs)
+        if found is not None:
+            return found
+    lengths = len(one.source.operations), len(other.source.operations)
+    if lengths[0] != lengths[1]:
+        return Difference(
+            where, "it runs {} operations", (str(lengths[0]), str(lengths[1])),
+            "A loop or a branch of Python inside it differs from call to call: decorate what the loop repeats, so that "
+            "each turn is a call of its own",
+        )  # fmt: skip
+    for mine, theirs in zip(one.cell.cell.in_avals, other.cell.cell.in_avals, strict=False):
+        found = _of_operands(where, "an argument", Operand(mine), Operand(theirs))
+        if found is not None:
+            return found
+    return _of_bindings(one, other, static)
+
+
+def _of_operations(one: Operation, other: Operation) -> Difference | None:
+    if one.name == other.name and len(one.operands) != len(other.operands):
+        return Difference(
+            one.where, f"`{one.name}` gets {{}} values", (str(len(one.operands)), str(len(other.operands))),
+            "Sums, means, maxima and minima of a list are one type for every length; what else is done with a list is "
+            "a type for each: decorate what is done with one element",
+        )  # fmt: skip
+    if one.name != other.name:
+        return Difference(
+            one.where, "it runs {}", (f"`{one.name}`", f"`{other.name}`"),
+            "Python's control flow takes different ways (structure, shapes or Static values), and only calls that run "
+            "the same operations are batched: give each way a decorated function of its own, or use jnp.where",
+        )  # fmt: skip
+    for mine, theirs in zip(one.operands, other.operands, strict=True):
+        found = _of_operands(one.where, f"`{one.name}`", mine, theirs)
+        if found is not None:
+            return found
+    for key in one.params.keys() & other.params.keys():
+        if param_key(one.params[key]) != param_key(other.params[key]):
+            sides = _short(one.params[key]), _short(other.params[key])
+            if key == "index":
+                return Difference(
+                    one.where, "an index into a computed array is {}", sides,
+                    "An index that is a Python number is part of what is computed: use lax.dynamic_index_in_dim, or "
+                    "pass it as an argument",
+                )  # fmt: skip
+            return Difference(
+                one.where, f"`{one.name}` has {key}={{}}", sides,
+                "Options of an operation are part of what is computed: use the same ones, or give each a decorated "
+                "function of its own",
+            )  # fmt: skip
+    return None
+
+
+def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Difference | None:
+    a, b = one.aval, other.aval
+    if a.dtype != b.dtype:
+        return Difference(
+            where, f"called with several dtypes, {what} has {{}}", (str(a.dtype), str(b.dtype)),
+            "Convert to one dtype before the call, with jnp.asarray(x, dtype)",
+        )  # fmt: skip
+    if a.shape != b.shape:
+        return Difference(
+            where, f"{what} has shapes {{}}", (str(list(a.shape)), str(list(b.shape))),
+            "Index rows one by one, so that each is a call of its own, or pad to one shape",
+        )  # fmt: skip
+    if a.weak_type != b.weak_type:
+        sides = ("a Python number" if a.weak_type else "an array"), ("a Python number" if b.weak_type else "an array")
+        return Difference(
+            where, f"called with {{}}, which promote differently in {what}", sides,
+            "Make it an array in all calls, with jnp.asarray(x, dtype)",
+        )  # fmt: skip
+    if one.constant is not None and other.constant is not None and not _equal(one.constant, other.constant):
+        if not a.shape:
+            return Difference(
+                where, f"a Python number in {what} is {{}}", (_short(one.constant), _short(other.constant)),
+                "A number that is given to a function is part of what is computed, unlike one that an operator "
+                "combines with a value (x * n): use an operator, or pass it as an argument of a decorated function",
+            )  # fmt: skip
+        return Difference(
+            where, f"a constant array {a.str_short()} in {what} differs from call to call", ("", ""),
+            "An array that is closed over is part of what is computed: pass it as an argument",
+        )  # fmt: skip
+    return None
+
+
+def _of_bindings(one: "Group", other: "Group", static: Any) -> Difference:
+    """Of equal cells: what all samples share that they are used with."""
+    where, tables = one.source.where, static.tables
+    for mine, theirs in zip(one.cell.binding, other.cell.binding, strict=False):
+        if mine != theirs and ROW not in (mine, theirs):
+            entries = tables.shared[mine], tables.shared[theirs]
+            if all(isinstance(entry, SharedLeaf) for entry in entries):
+                names = shared_names(static.shared_key, static.call)
+                sides = names[entries[0].index], names[entries[1].index]
+                return Difference(
+                    where, "it is used with different parameters, {}", sides,
+                    "Each set of weights is a type of its own, which is right for layers. To batch them together, "
+                    "stack the weights and index them with an argument",
+                )  # fmt: skip
+            if all(isinstance(entry, SharedArray) for entry in entries):
+                return Difference(
+                    _line_of_constant(one, tables.classes[tables.shared_class[mine]].shape) or where,
+                    "a constant array that it closes over differs from call to call", ("", ""),
+                    "An array that is closed over is part of what is computed: pass it as an argument",
+                )  # fmt: skip
+            return Difference(
+                where, "it is used with different values that all samples share", ("", ""),
+                "Pass them as mapped arguments to batch its calls together",
+            )  # fmt: skip
+    return Difference(
+        where, "its calls compute different things", ("", ""),
+        "Only calls that run the same operations on equal shapes and dtypes are batched",
+    )  # fmt: skip
+
+
+def _line_of_constant(group: "Group", shape: tuple[int, ...]) -> str | None:
+    for operation in group.source.operations:
+        if any(operand.constant is not None and operand.aval.shape == shape for operand in operation.operands):
+            return operation.where
+    return None
+
+
+def _of_keys(group: "Group", cells: Sequence[CellReport]) -> Iterator[Advice]:
+    """A random key of its own makes each call different from all others."""
+    rows = zip(group.cell.cell.in_avals, group.cell.binding, strict=True)
+    if not any(bound == ROW and compat.is_prng_key(aval.dtype) for aval, bound in rows):
+        return
+    cell = next((c for c in cells if (c.name, c.where) == (group.source.name, group.source.where)), None)
+    if cell is not None and group.calls and group.calls > 1 and cell.distinct == group.calls:
+        yield Advice(
+            group.source.where,
+            f"`{cell.name}` gets a random key of its own in each of {group.calls} calls, so that no two are equal and "
+            "dedupe merges none. Right for dropout; where the rest of the cell does not need the key, move it to a "
+            "cell without one",
+        )
+
+
+def _of_width(cell: CellReport, samples: int) -> Iterator[Advice]:
+    main = cell.main
+    if main.distinct < 2 or main.mean_width >= min(SMALL, samples / 2):
+        return
+    if main.steps > main.least_steps:
+        why = (
+            f"{main.least_steps} steps would do: another policy may find them (policy='agenda' or 'depth'), and a "
+            "larger minibatch makes every step wider"
+        )
+    else:
+        why = (
+            f"its calls wait for each other in a chain of {main.least_steps}, which no schedule can shorten. A larger "
+            "minibatch makes every step wider"
+        )
+    yield Advice(
+        cell.where,
+        f"`{cell.name}` runs {main.distinct} calls in {main.steps} steps, {main.mean_width:.1f} at a time: {why}",
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return array_key(np.asarray(one)) == array_key(np.asarray(other))
+
+
+def _short(value: Any) -> str:
+    text = repr(np.asarray(value)[()].item()) if np.ndim(value) == 0 and hasattr(value, "dtype") else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

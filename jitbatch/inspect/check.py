@@ -1,0 +1,203 @@
+"""Comparing a batch with the plain loop on the user's own data."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch.util import compat
+from jitbatch.util.errors import CheckError
+
+TOLERANCES = {2: 5e-2, 4: 1e-4, 8: 1e-9}
+"""By the bytes of a float: the difference that is allowed, as a part of the largest number in the same array. A result
+that was computed in shorter floats than its own is as inexact as these."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The worst difference that was found among values or gradients.
+
+    Attributes:
+        relative: as a part of the largest number in the same array of the plain loop; of integers, booleans and keys 1
+            where they differ.
+        absolute: the difference itself.
+        where: the sample and the place in its result, or the parameter.
+        allowed: the tolerance for this array.
+    """
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    where: str = "nowhere"
+    allowed: float = 0.0
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.relative <= self.allowed
+
+    def __str__(self) -> str:
+        if not self.relative:
+            return "equal"
+        return f"differ by at most {self.relative:.1e} ({self.absolute:.1e} absolute) at {self.where}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of `f.check(...)`: the worst differences from the plain loop, which were all within tolerance.
+
+    Attributes:
+        function: what was checked.
+        samples: on how many samples.
+        values: the worst difference among the outputs.
+        gradients: the worst difference among the gradients in the shared arguments.
+        computed_in: the shortest float that is computed in, where that decided the tolerance; "" elsewhere.
+    """
+
+    function: str
+    samples: int
+    values: Difference
+    gradients: Difference
+    computed_in: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function} on {self.samples} samples agrees with the plain loop: values {self.values}; "
+            f"gradients {self.gradients}{_told(self.computed_in)}"
+        )
+
+
+def _told(computed_in: str) -> str:
+    if not computed_in:
+        return ""
+    return f" (computed in {computed_in}, so that {TOLERANCES[_real_bytes(computed_in)]:.0e} is allowed)"
+
+
+def check(
+    function: str, batched: Callable[[Sequence[Any]], list[Any]], loop: Callable[[Sequence[Any] | None], list[Any]],
+    shared_leaves: Sequence[Any], names: Sequence[str], tolerance: float | None, shortest: Any = None,
+) -> Check:  # fmt: skip
+    """Compare two functions from the array leaves of the shared arguments to a list of results.
+
+    Args:
+        function: what is checked.
+        batched, loop: what is compared. Without leaves, the loop takes the arguments as they were given.
+        shared_leaves, names: the leaves, and what they are called.
+        tolerance: the relative difference that is allowed; by the precision of each array, and of `shortest`, if None.
+        shortest: the shortest float that is computed in, if that is known.
+    """
+    floats = [number for number, leaf in enumerate(shared_leaves) if compat.is_float(jnp.asarray(leaf))]
+
+    def with_gradients(run: Callable[[Sequence[Any]], list[Any]]) -> tuple[list[Any], list[Any]]:
+        def total(values: list[Any]) -> tuple[Any, list[Any]]:
+            leaves = list(shared_leaves)
+            for number, value in zip(floats, values, strict=True):
+                leaves[number] = value
+            results = run(leaves)
+            return _projection(results), results
+
+        gradients, results = jax.grad(total, has_aux=True)([jnp.asarray(shared_leaves[number]) for number in floats])
+        return results, gradients
+
+    got, got_gradients = with_gradients(batched)
+    wanted = loop(None)  # arrays in place of Python's numbers might make a difference
+    _, wanted_gradients = with_gradients(loop)
+    compare = partial(_difference, tolerance=tolerance, shortest=shortest)
+    values = _worst_value(got, wanted, compare)
+    places = [names[number] for number in floats]
+    gradients = _worst(zip(places, got_gradients, wanted_gradients, strict=True), compare)
+    computed_in = _decisive(shortest, [*jax.tree.leaves(wanted), *wanted_gradients]) if tolerance is None else ""
+    result = Check(function, len(wanted), values, gradients, computed_in)
+    for what, worst in (("values", values), ("gradients", gradients)):
+        if not worst.is_allowed:
+            raise CheckError(
+                f"{function} differs from the plain loop: its {what} {worst}, {worst.allowed:.1e} is allowed"
+                f"{_told(computed_in)}. If they agree in float64, rounding is the reason: give a tolerance. If not, it "
+                "is a bug of jitbatch"
+            )
+    return result
+
+
+def shortest_float(jaxprs: Iterable[Any]) -> Any:
+    """The dtype of the shortest float among the values in these jaxprs; None if there is no float."""
+    pending = list(jaxprs)
+    found: set[Any] = set()
+    while pending:
+        for equation in pending.pop().eqns:
+            avals = [var.aval for var in (*equation.invars, *equation.outvars)]
+            found.update(aval.dtype for aval in avals if compat.is_float(aval))
+            pending += compat.jaxprs_in_params(equation.params)
+    return min(found, key=_real_bytes, default=None)
+
+
+def _decisive(shortest: Any, leaves: Sequence[Any]) -> str:
+    """The shortest float that is computed in, if it is shorter than some of these leaves; else nothing."""
+    floats = [one.dtype for one in map(jnp.asarray, leaves) if compat.is_float(one)]
+    is_shorter = shortest is not None and any(_real_bytes(shortest) < _real_bytes(dtype) for dtype in floats)
+    return str(shortest) if is_shorter else ""
+
+
+def _projection(results: list[Any]) -> Any:
+    """A number that depends on every float of the results, each with a weight of its own."""
+    total: Any = jnp.float32(0)
+    for number, leaf in enumerate(jax.tree.leaves(results)):
+        leaf = jnp.asarray(leaf)
+        if compat.is_float(leaf):
+            weights = np.cos(1 + number + np.arange(leaf.size)).reshape(leaf.shape)
+            total = total + jnp.sum(leaf.astype(jnp.result_type(leaf, jnp.float32)) * weights.astype(np.float32))
+    return total
+
+
+def _worst_value(got: list[Any], wanted: list[Any], compare: Callable[..., Difference]) -> Difference:
+    pairs = []
+    for sample, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        if jax.tree.structure(one) != jax.tree.structure(other):
+            return Difference(1.0, 1.0, f"sample {sample}, whose results have different trees")
+        paths, leaves = jax.tree_util.tree_flatten_with_path(other)[0], jax.tree.leaves(one)
+        for (path, theirs), mine in zip(paths, leaves, strict=True):
+            pairs.append((f"sample {sample}, result{jax.tree_util.keystr(path)}", mine, theirs))
+    return _worst(pairs, compare)
+
+
+def _worst(pairs: Any, compare: Callable[..., Difference]) -> Difference:
+    """The pair that is furthest beyond what is allowed, or closest to it."""
+    found = [compare(*pair) for pair in pairs]
+    return max(found, key=lambda one: one.relative / (one.allowed or 1e-30), default=Difference())
+
+
+def _difference(where: str, mine: Any, theirs: Any, *, tolerance: float | None, shortest: Any) -> Difference:
+    mine, theirs = jnp.asarray(mine), jnp.asarray(theirs)
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+        return Difference(
+            1.0, 1.0, f"{where}, {mine.dtype}{list(mine.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
+        )
+    if compat.is_prng_key(mine.dtype):
+        mine, theirs = jax.random.key_data(mine), jax.random.key_data(theirs)
+    if not jnp.issubdtype(mine.dtype, jnp.inexact):
+        differs = float(np.any(np.asarray(mine) != np.asarray(theirs)))
+        return Difference(differs, differs, where)
+    computed = mine.dtype if shortest is None else min(mine.dtype, shortest, key=_real_bytes)
+    allowed = TOLERANCES[_real_bytes(computed)] if tolerance is None else tolerance
+    wide = np.complex128 if jnp.issubdtype(mine.dtype, jnp.complexfloating) else np.float64
+    a, b = (np.asarray(x).astype(wide) for x in (mine, theirs))
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return Difference(0.0, 0.0, where, allowed)
+    gap = np.where(same, 0, np.abs(a - b))
+    absolute = float("inf") if np.isnan(gap).any() else float(gap.max())
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    return Difference(absolute / max(scale, float(np.finfo(np.float32).tiny)), absolute, _at(where, gap), allowed)
+
+
+def _at(where: str, gap: np.ndarray) -> str:
+    if gap.ndim == 0:
+        return where
+    worst = np.unravel_index(int(np.argmax(np.where(np.isnan(gap), np.inf, gap))), gap.shape)
+    return f"{where}[{', '.join(str(int(i)) for i in worst)}]"
+
+
+def _real_bytes(dtype: Any) -> int:
+    size = jnp.dtype(dtype).itemsize
+    return max(size // 2 if jnp.issubdtype(dtype, jnp.complexfloating) else size, 2)

@@ -1,0 +1,308 @@
+"""From a plan to a report. Everything is computed on demand: planning knows nothing of it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch.execute.per_sample import EachProgram
+from jitbatch.inspect import advice
+from jitbatch.inspect.executed import Executed, read_back
+from jitbatch.inspect.measure import StepTimes
+from jitbatch.inspect.report import CellReport, ColumnReport, NodeReport, PartReport, Report, StepReport, Times
+from jitbatch.ir.sources import Source
+from jitbatch.ir.tables import Kind
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.static import PlanStatic
+from jitbatch.schedule.policies import agenda, depth
+from jitbatch.tune.cost import known_costs
+from jitbatch.tune.flops import flops_of
+from jitbatch.util import compat
+from jitbatch.util.errors import PlanError
+from jitbatch.util.sites import describe_source
+
+DRAWN = 60
+"""The sample that is drawn is the largest of at most this many nodes, or the smallest."""
+
+
+class Group(NamedTuple):
+    """A cell type as the user sees it: the kinds of node that were united, and the types that they became.
+
+    Attributes:
+        kinds: numbers in the tables.
+        cell: the kind that they were united to, as a cell with its binding.
+        source: the user's code.
+        calls: how often samples call it, None if unknown.
+        parts: for each part a name and the kind.
+    """
+
+    kinds: tuple[int, ...]
+    cell: Kind
+    source: Source
+    calls: int | None
+    parts: tuple[tuple[str, Kind], ...]
+
+
+def explain_plan(
+    plan: Plan, times: Times | None = None, seconds: Mapping[tuple[Kind, int], StepTimes] | None = None
+) -> Report:
+    """The report of a plan.
+
+    Args:
+        plan: a plan of this process, of one shard.
+        times: what was measured of the batch as a whole.
+        seconds: the measured time of a step, by its kind and width.
+    """
+    static: Any = plan.static
+    if not isinstance(static, PlanStatic):
+        raise PlanError("an unpickled plan does not know its function: use f.explain(params, plan)")
+    if plan.is_sharded:
+        raise PlanError(f"the plan has {plan.shards} shards, of which one is explained: `plan.shard(0).explain()`")
+    if compat.is_tracer(plan.counts):
+        raise PlanError("a plan is explained outside of jax.jit: in it, its tables are not known")
+    if isinstance(static.program, EachProgram):
+        return _explain_each(plan, times or Times())
+    executed = read_back(plan)
+    groups = find_groups(plan)
+    step_seconds = [_step_seconds(executed.kinds[step.type], step.width, seconds) for step in executed.steps]
+    compile_seconds = _compile_seconds(executed, static.executor == "fused", seconds)
+    differs = advice.differences(groups, static)
+    cells, part_of = _cells(groups, executed, step_seconds, compile_seconds, differs)
+    of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
+    users = Counter(step for nodes in of_sample for step in set(executed.node_step[nodes].tolist()))
+    drawn = _choose(of_sample)
+    summary, memory = plan.summary, plan.memory
+    return _report(
+        plan,
+        operations=_operations(groups, plan),
+        lower_bound=sum(executed.least_steps),
+        rows=len(executed.node_type),
+        padded_rows=sum(step.width for step in executed.steps),
+        cells=_numbered(cells),
+        columns=tuple(ColumnReport(*column) for column in executed.columns),
+        step_list=tuple(
+            StepReport(*part_of[step.type], step.column, step.count, step.width, users[number], step_seconds[number])
+            for number, step in enumerate(executed.steps)
+        ),
+        sample=drawn,
+        sample_nodes=_drawing(executed, of_sample[drawn] if of_sample else [], part_of),
+        policy=_policy(static, executed),
+        times=times or Times(),
+        measured=seconds is not None,
+        memory=memory,
+        advice=tuple(advice.advise(groups, cells, static, summary.samples, memory)),
+    )
+
+
+def _report(plan: Plan, **rest: Any) -> Report:
+    static, summary = plan.static, plan.summary
+    owner = static.owner
+    name, where = describe_source(owner.__wrapped__)
+    return Report(
+        function=name,
+        where=where,
+        samples=summary.samples,
+        nodes=summary.nodes,
+        distinct=summary.distinct,
+        steps=summary.steps,
+        launches=summary.launches,
+        levels=summary.levels,
+        granularity=static.tables.granularity,
+        executor=static.executor,
+        reason=_reason(static),
+        caches=owner.cache_info(),
+        **rest,
+    )
+
+
+def _explain_each(plan: Plan, times: Times) -> Report:
+    """Of the loop executor there is nothing to tell but that it batches nothing."""
+    structures = Counter(plan.static.program.samples)  # type: ignore[union-attr]
+    name, where = describe_source(plan.static.owner.__wrapped__)
+    cells, steps = [], []
+    for number, count in enumerate(structures.values()):
+        part = PartReport("", count, count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples, 0.0)
+        cells.append(CellReport(f"{name} (structure {number})", where, "", count, (part,)))
+        steps += [StepReport(number, 0, 0, 1, 1, 1, 0.0)] * count
+    return _report(
+        plan, operations=None, lower_bound=1, rows=len(steps), padded_rows=len(steps), cells=tuple(cells),
+        columns=(ColumnReport(0, None),), step_list=tuple(steps), sample=0, sample_nodes=(), policy="none", times=times,
+        measured=False, memory=None, advice=(),
+    )  # fmt: skip
+
+
+# Cells
+
+
+def find_groups(plan: Plan) -> list[Group]:
+    """The cell types of a plan."""
+    static = plan.static
+    tables, types = static.tables, static.types
+    assert types is not None
+    called: Counter[int] = Counter()
+    for graph in plan.graphs:
+        called.update(graph.kind.tolist())
+    by_parts: dict[tuple[int, ...], list[int]] = {}
+    for number in types.profile.kinds:
+        by_parts.setdefault(tuple(part.kind for part in types.recipes[number].parts), []).append(number)
+    groups = []
+    for kinds in by_parts.values():
+        recipe = types.recipes[kinds[0]]
+        whole = len(recipe.parts) == 1
+        parts = [("" if whole else part.name.rstrip("0123456789"), tables.kinds[part.kind]) for part in recipe.parts]
+        first = max(kinds, key=lambda number: called[number])
+        groups.append(
+            Group(
+                kinds=tuple(kinds),
+                cell=tables.kinds[first],
+                source=tables.sources.of(tables.kinds[first].cell),
+                calls=sum(called[number] for number in kinds) if plan.graphs else None,
+                parts=tuple(parts),
+            )
+        )
+    return groups
+
+
+def _cells(
+    groups: Sequence[Group],
+    executed: Executed,
+    step_seconds: Sequence[float],
+    compile_seconds: Mapping[int, float],
+    differs: Mapping[tuple[int, ...], str],
+) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
+    """The cells, and for each type that runs its cell and part."""
+    running = {step.type for step in executed.steps}  # there may be room for types that the batch does not have
+    type_of = {kind: number for number, kind in enumerate(executed.kinds) if number in running}
+    taken: set[int] = set()
+    found: list[tuple[CellReport, list[int]]] = []
+    total = sum(step_seconds) or 1.0
+    for group in groups:
+        own = [(name, kind, type_of[kind]) for name, kind in group.parts if kind in type_of]
+        own = [part for part in own if part[2] not in taken]  # equal hoists of two cells are one type
+        taken.update(number for *_, number in own)
+        parts = tuple(
+            _part(name, kind, number, executed, step_seconds, total, compile_seconds[number])
+            for name, kind, number in own
+        )
+        if parts:
+            source, told = group.source, differs.get(group.kinds, "")
+            cell = CellReport(source.name, source.where, group.cell.shapes, group.calls, parts, told)
+            found.append((cell, [number for *_, number in own]))
+    found.sort(key=lambda one: (-one[0].compile, -one[0].share))
+    part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}
+    return tuple(cell for cell, _ in found), part_of
+
+
+def _numbered(cells: Sequence[CellReport]) -> tuple[CellReport, ...]:
+    """Cells of one name with numbers, so that they are told apart."""
+    names = Counter(cell.name for cell in cells)
+    met: Counter[str] = Counter()
+    numbered = []
+    for cell in cells:
+        met[cell.name] += 1
+        name = f"{cell.name} #{met[cell.name]}" if names[cell.name] > 1 else cell.name
+        numbered.append(replace(cell, name=name))
+    return tuple(numbered)
+
+
+def _part(
+    name: str, kind: Kind, number: int, executed: Executed, step_seconds: Sequence[float], total: float,
+    compile_seconds: float,
+) -> PartReport:  # fmt: skip
+    steps = [(step, at) for step, at in zip(executed.steps, step_seconds, strict=True) if step.type == number]
+    counts: Counter[int] = Counter()  # of the nodes of a step, which may be several launches
+    for step, _ in steps:
+        counts[step.column] += step.count
+    distinct = counts.total()
+    seconds = sum(at for _, at in steps)
+    return PartReport(
+        name=name,
+        distinct=distinct,
+        steps=len(counts),
+        launches=len(steps),
+        least_steps=executed.least_steps[number],
+        mean_width=distinct / len(counts),
+        smallest_width=min(counts.values()),
+        padding=1 - distinct / sum(step.width for step, _ in steps),
+        equations=len(kind.cell.jaxpr.eqns),
+        flops=flops_of(kind.cell.jaxpr),
+        seconds=seconds,
+        share=seconds / total,
+        compile=compile_seconds,
+    )
+
+
+def _compile_seconds(
+    executed: Executed, is_fused: bool, measured: Mapping[tuple[Kind, int], StepTimes] | None
+) -> dict[int, float]:
+    """What each type that runs takes to compile, in all its widths: measured, or estimated from its equations."""
+    costs = known_costs()
+    found: dict[int, float] = {}
+    for number, width in {(step.type, step.width) for step in executed.steps}:
+        kind = executed.kinds[number]
+        if measured is not None and (kind, width) in measured:
+            one = measured[kind, width].compile
+        else:
+            one = len(kind.cell.jaxpr.eqns) * costs.equation + (0 if is_fused else costs.program)
+        found[number] = found.get(number, 0.0) + one
+    return found
+
+
+def _step_seconds(kind: Kind, width: int, seconds: Mapping[tuple[Kind, int], StepTimes] | None) -> float:
+    if seconds is not None and (kind, width) in seconds:
+        return seconds[kind, width].run
+    costs = known_costs()
+    return costs.launch + width * max(flops_of(kind.cell.jaxpr), 1) * costs.flop
+
+
+def _operations(groups: Sequence[Group], plan: Plan) -> int | None:
+    """How many operations the samples run one by one."""
+    if not plan.graphs:
+        return None
+    return sum((group.calls or 0) * max(len(group.cell.cell.jaxpr.eqns), 1) for group in groups)
+
+
+# The rest
+
+
+def _choose(of_sample: Sequence[Sequence[int]]) -> int:
+    sizes = [len(nodes) for nodes in of_sample]
+    fitting = [number for number, size in enumerate(sizes) if size <= DRAWN]
+    if fitting:
+        return max(fitting, key=lambda number: sizes[number])
+    return int(np.argmin(sizes)) if sizes else 0
+
+
+def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[int, int]]) -> tuple[NodeReport, ...]:
+    place = {node: position for position, node in enumerate(nodes)}
+    return tuple(
+        NodeReport(
+            *part_of[int(executed.node_type[node])],
+            int(executed.node_step[node]),
+            tuple(place[read] for read in executed.reads[node].tolist()),
+        )
+        for node in nodes
+    )
+
+
+def _policy(static: PlanStatic, executed: Executed) -> str:
+    asked = static.owner._options.policy
+    steps = {
+        name: int(one(executed.problem).max(initial=-1)) + 1 for name, one in (("depth", depth), ("agenda", agenda))
+    }
+    counted = " and ".join(f"{count} by {name}" for name, count in steps.items())
+    place = " inside loops" if static.executor == "fused" else ""
+    return f"{asked}{place}; one step a type, the whole batch has {counted}"
+
+
+def _reason(static: PlanStatic) -> str:
+    if static.reason:
+        return static.reason
+    asked = static.owner._options.executor
+    if asked == static.executor:
+        return f"asked for by executor={asked!r}"
+    if static.executor == "fused":
+        return "the default of a plan: one XLA program for all batches that fit; .batch on samples uses dispatch"
+    return "the default of .batch on samples"

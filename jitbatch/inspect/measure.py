@@ -1,0 +1,76 @@
+"""Timing a plan: the whole of it, and each of its steps alone."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch.inspect.executed import read_back
+from jitbatch.ir.tables import ROW, Kind
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.run import shared_values
+from jitbatch.util import compat, meshes
+
+REPEATS = 5
+
+SHORTEST = 1e-7
+"""Seconds; what is shorter cannot be told from calling it."""
+
+
+def best_of(run: Callable[[], Any], repeats: int = REPEATS) -> float:
+    """The seconds of the fastest run."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def time_run(run: Callable[[], Any]) -> tuple[float, float]:
+    """The seconds of compilation, which the first run has beside those of any other, and of running."""
+    first = best_of(run, 1)
+    again = best_of(run)
+    return max(first - again, 0.0), again
+
+
+class StepTimes(NamedTuple):
+    """Seconds that a vmapped cell takes to run and to compile."""
+
+    run: float
+    compile: float
+
+
+def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, int], StepTimes]:
+    """The times of a step, by its kind and width: the vmapped cell alone, on rows of zeros, without what JAX takes to
+    call it. Sums are left out."""
+    return dict(meshes.run(_time_steps, plan, list(shared_leaves)))
+
+
+def _time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> list[tuple[tuple[Kind, int], StepTimes]]:
+    executed = read_back(plan)
+    wanted = {(executed.kinds[step.type], step.width) for step in executed.steps}
+    numbers = {bound for kind, _ in wanted for bound in kind.binding if bound != ROW}
+    shared = shared_values(plan.static.tables, tuple(sorted(numbers)), shared_leaves)
+    call = jax.jit(lambda x: x)
+    call(0.0)
+    calling = best_of(lambda: call(0.0))
+    return [((kind, width), _time_step(kind, width, shared, calling)) for kind, width in wanted if _can_be_timed(kind)]
+
+
+def _can_be_timed(kind: Kind) -> bool:
+    keys = any(compat.is_prng_key(aval.dtype) for aval in kind.cell.in_avals)
+    return not kind.is_variadic and not kind.cell.has_effects and not keys
+
+
+def _time_step(kind: Kind, width: int, shared: Mapping[int, Any], calling: float) -> StepTimes:
+    operands = [
+        jnp.zeros((width, *aval.shape), aval.dtype) if bound == ROW else shared[bound]
+        for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True)
+    ]
+    axes = tuple(0 if bound == ROW else None for bound in kind.binding)
+    step = jax.jit(jax.vmap(kind.cell, in_axes=axes, axis_size=width))
+    compilation, run = time_run(lambda: step(*operands))
+    return StepTimes(max(run - calling, SHORTEST), compilation)

@@ -1,0 +1,51 @@
+"""Samples that are arguments of a jitted function, for each structure of which it is compiled anew."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.plan.compiles import RecompileWarning
+from jitbatch.record.arguments import Part
+from jitbatch.util import compat
+
+_FOLDER = str(Path(__file__).parent)
+
+
+class TracedSamples:
+    """Warns, once a function, when `.batch` meets other samples inside `jax.jit` than it met before."""
+
+    def __init__(self) -> None:
+        self._known: Any = None
+        self._has_warned = False
+
+    def note(self, parts: Sequence[Part], function: str) -> None:
+        """Note the mapped arguments of a call of `.batch`. An array of samples is compiled for as any array is."""
+        samples = [part.value for part in parts if not isinstance(part.value, np.ndarray | jax.Array)]
+        leaves, tree = jax.tree.flatten(samples)
+        if self._has_warned or not any(map(compat.is_of_jit, leaves)):
+            return
+        if self._known is None:
+            self._known = tree
+        elif tree != self._known:
+            self._has_warned = True
+            warnings.warn(
+                f"jitbatch: {function} is called by `.batch` inside jax.jit, on samples that are arguments of the "
+                "jitted function. They have other structures than before, and it is compiled anew for each. Use "
+                "`jitbatch.jit` in place of `jax.jit`: it plans the samples outside. Or do that yourself: "
+                "`plan = f.plan(params, samples)` outside, `f.batch(params, plan)` inside",
+                RecompileWarning,
+                stacklevel=_callers(),
+            )
+
+
+def _callers() -> int:
+    """How many frames above the caller the user's code is, for `stacklevel`."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_FOLDER):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,316 @@
+"""Cell types by canonical jaxpr: two subgraphs are the same cell when their jaxprs are.
+
+A key is built from a jaxpr with its variables numbered in order, its sub-jaxprs opened and its constants taken
+bit by bit, so it does not matter which Python function a subgraph came from. Equality of keys is exact; digests
+only give an order that is the same in every process.
+"""
+
+import hashlib
+import re
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.util import compat, jaxprs
+from jitbatch.util.caches import Cache
+from jitbatch.util.static import bits_key
+
+
+class Key:
+    """A nested tuple whose hash is computed once."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: Hashable):
+        self.parts = parts
+        self._hash = hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Key) and self._hash == other._hash and self.parts == other.parts
+
+    def __repr__(self) -> str:
+        return repr(self.parts)
+
+
+class Identity:
+    """Something that is equal only to itself; kept alive, because an `id` alone is used again after death."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.thing is other.thing
+
+    def __repr__(self) -> str:
+        return f"<{type(self.thing).__name__}>"
+
+
+def key_bits(keys: Any) -> np.ndarray:
+    """The bits of concrete typed PRNG keys, also where JAX is tracing."""
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.random.key_data(keys))
+
+
+def array_key(value: Any) -> Hashable:
+    """An array's shape, dtype and bits."""
+    if compat.is_prng_key(value.dtype):
+        return str(value.dtype), array_key(key_bits(value))
+    host = np.asarray(value)
+    return host.shape, host.dtype, host.tobytes()
+
+
+def param_key(value: Any) -> Hashable:
+    """A key for one parameter of a primitive."""
+    if value is None or isinstance(value, str | np.dtype | type):
+        return value
+    if isinstance(value, compat.ClosedJaxpr):
+        return closed_jaxpr_key(value)
+    if isinstance(value, compat.Jaxpr):
+        return jaxpr_key(value)
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(param_key, value))
+    if isinstance(value, dict):
+        return dict, tuple((name, param_key(value[name])) for name in sorted(value, key=str))
+    if compat.is_tracer(value):
+        return Identity(value)
+    if isinstance(value, np.ndarray | jax.Array):
+        return array_key(value)
+    if isinstance(value, compat.JaxprEqn):  # dead code elimination keeps one in the rule of a custom derivative
+        return value.primitive, equation_params_key(value.primitive, value.params)
+    if compat.is_unhashable(value):
+        return "static", param_key(value.val)
+    key = compat.callable_key(value, param_key) if compat.is_function(value) else bits_key(value)
+    try:
+        hash(key)
+    except TypeError:
+        return Identity(value)
+    return key
+
+
+def aval_key(aval: Any) -> Hashable:
+    if isinstance(aval, compat.ShapedArray):
+        return aval.shape, aval.dtype, aval.weak_type
+    return aval
+
+
+def equation_params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
+    """The parameters of an equation, without what only names it for people."""
+    if primitive in _CUSTOM_CALLS:  # their functions take long to compare, and one equation is recorded again and again
+        return _custom_params_keys.get_or_make(Identity(params), lambda: _params_key(primitive, params))
+    return _params_key(primitive, params)
+
+
+def _params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
+    ignored = "name" if primitive is compat.jit_p else None
+    return tuple((name, param_key(params[name])) for name in sorted(params) if name != ignored)
+
+
+_CUSTOM_CALLS = (compat.custom_jvp_call_p, compat.custom_vjp_call_p)
+_custom_params_keys = Cache(1024)
+_jaxpr_keys = Cache(4096, first=1024)
+
+
+def jaxpr_key(jaxpr: Any) -> Key:
+    """The canonical key of a jaxpr. Remembered by identity: JAX hands out the same jaxprs again and again."""
+    return _jaxpr_keys.get_or_make(Identity(jaxpr), lambda: _make_jaxpr_key(jaxpr))
+
+
+def closed_jaxpr_key(closed: Any) -> Hashable:
+    return jaxpr_key(closed.jaxpr), tuple(map(param_key, closed.consts))
+
+
+def _make_jaxpr_key(jaxpr: Any) -> Key:
+    numbers: dict[Any, int] = {}
+
+    def number(var: Any) -> int:
+        return numbers.setdefault(var, len(numbers))
+
+    def atom(value: Any) -> Hashable:
+        if isinstance(value, compat.Literal):
+            return aval_key(value.aval), array_key(np.asarray(value.val))
+        return number(value)
+
+    inputs = [(number(var), aval_key(var.aval)) for var in (*jaxpr.constvars, *jaxpr.invars)]
+    equations = []
+    for eqn in jaxpr.eqns:
+        params = equation_params_key(eqn.primitive, eqn.params)
+        operands = tuple(map(atom, eqn.invars))
+        equations.append((eqn.primitive, params, operands, tuple(map(number, eqn.outvars))))
+    body = Key((len(jaxpr.constvars), tuple(inputs), tuple(equations)))
+    return Key((body, tuple(map(atom, jaxpr.outvars))))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _digest(key: Key) -> str:
+    return hashlib.sha256(_ADDRESS.sub("", repr(key)).encode()).hexdigest()[:16]
+
+
+def _has_custom_vjp(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive is compat.custom_vjp_call_p
+        or any(map(_has_custom_vjp, compat.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+class Cell:
+    """A cell type: fixed work on arrays, as a closed jaxpr without constants.
+
+    Cells with equal keys are equal. `name` and `where` (file and line of the user's function) belong to the
+    first subgraph that had this jaxpr.
+    """
+
+    def __init__(self, key: Key, jaxpr: Any, name: str, where: str):
+        self.key = key
+        self.jaxpr = jaxpr
+        self.name = name
+        self.where = where
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Cell) and self.key == other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return f"Cell({self.name} {self.digest[:8]})"
+
+    @property
+    def in_avals(self) -> list[Any]:
+        return self.jaxpr.in_avals
+
+    @property
+    def out_avals(self) -> list[Any]:
+        return self.jaxpr.out_avals
+
+    @property
+    def has_effects(self) -> bool:
+        return bool(self.jaxpr.effects)
+
+    @cached_property
+    def may_merge(self) -> bool:
+        """Whether calls with equal operands can be one call. A `jax.custom_vjp` rule need not be linear (clipped
+        gradients), so it is to see the cotangent of each call, not their sum."""
+        return not self.has_effects and not _has_custom_vjp(self.jaxpr.jaxpr)
+
+    @property
+    def body(self) -> Key:
+        """The key without the outputs: what is computed, whatever of it is returned."""
+        return self.key.parts[0]  # type: ignore[index]
+
+    @property
+    def output_numbers(self) -> tuple[Hashable, ...]:
+        """For each output the number of its variable in the body."""
+        return self.key.parts[1]  # type: ignore[index]
+
+    @cached_property
+    def digest(self) -> str:
+        """The key as a short text that is the same in every process."""
+        return _digest(self.key)
+
+    @cached_property
+    def body_digest(self) -> str:
+        return _digest(self.body)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """What the work of this cell is called in JAX's profiler: the user's name."""
+        return jax.named_scope(self.name)
+
+    def __call__(self, *operands: Any) -> Sequence[Any]:
+        return jaxprs.run(self.jaxpr, operands)
+
+
+class SumCell(Cell):
+    """The sum of any number of arrays of one shape and dtype: one type, whatever the number.
+
+    Its jaxpr is that of one term.
+    """
+
+    def __init__(self, aval: Any):
+        term = compat.Var(aval)
+        super().__init__(
+            Key((Key(("sum", aval_key(aval))), (0,))), compat.make_jaxpr([term], [term], [], "sum"), "sum", ""
+        )
+
+    def __call__(self, *operands: Any) -> Sequence[Any]:
+        dtype = accumulator(operands[0].dtype)
+        return [sum(x.astype(dtype) for x in operands).astype(operands[0].dtype)]  # type: ignore[union-attr]
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype in which a sum is accumulated: as `jnp.sum` does, short floats in float32."""
+    return np.float32 if jax.numpy.issubdtype(dtype, np.inexact) and np.dtype(dtype).itemsize < 4 else dtype
+
+
+_cells = Cache(4096, first=1024)
+
+
+def sum_cell(shape: tuple[int, ...], dtype: Any) -> Cell:
+    """The cell of sums of values of this shape and dtype."""
+    return _cells.get_or_make(("sum", shape, dtype), lambda: SumCell(compat.make_aval(shape, dtype)))
+
+
+def intern_cell(jaxpr: Any, name: str, where: str) -> Cell:
+    """The cell of a closed jaxpr without constants."""
+    key = _make_jaxpr_key(jaxpr.jaxpr)
+    return _cells.get_or_make(key, lambda: Cell(key, jaxpr, name, where))
+
+
+_wide_cells = Cache(1024)
+
+
+def widest(cells: Sequence[Cell]) -> Cell:
+    """The cell that returns whatever one of these cells with the same body returns.
+
+    A group of operations returns what its sample reads of it: the root of a tree only `h`, an inner node `h` and `c`.
+    Returning both, they are one type.
+    """
+    outputs = dict.fromkeys(out for cell in sorted(cells, key=lambda cell: cell.digest) for out in cell.output_numbers)
+    for cell in cells:
+        if len(cell.output_numbers) == len(outputs):
+            return cell
+    key = (cells[0].body, tuple(outputs))
+    return _wide_cells.get_or_make(key, lambda: _widen(cells, list(outputs)))
+
+
+def _widen(cells: Sequence[Cell], outputs: Sequence[Hashable]) -> Cell:
+    first = cells[0]
+    jaxpr = first.jaxpr.jaxpr
+    variables = list(
+        dict.fromkeys(
+            (
+                *jaxpr.invars,
+                *(v for eqn in jaxpr.eqns for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, compat.Literal)),
+            )
+        )
+    )
+    atoms = []
+    for out in outputs:
+        if isinstance(out, int):
+            atoms.append(variables[out])
+        else:  # a literal, which has no number
+            atoms.append(
+                next(
+                    atom
+                    for cell in cells
+                    for atom, key in zip(cell.jaxpr.jaxpr.outvars, cell.output_numbers, strict=True)
+                    if key == out
+                )
+            )
+    return intern_cell(compat.make_jaxpr(jaxpr.invars, atoms, jaxpr.eqns, first.name), first.name, first.where)

@@ -1,0 +1,331 @@
+"""The tables that all graphs of a function refer to: value classes, shared values and node kinds.
+
+Each is interned, so that equal things have equal numbers in every graph and a batch of graphs can be concatenated
+without translating anything.
+"""
+
+import hashlib
+import math
+import threading
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from jitbatch.ir.cell import Cell, Identity, SumCell, array_key
+from jitbatch.ir.sources import Sources
+from jitbatch.util import compat
+from jitbatch.util.caches import Cache
+
+ROW = -1
+"""In a kind's binding: this operand is a row of the batch, different for each node."""
+
+MAX_DECISIONS = 64
+"""How many batches of different kinds of node the types are remembered of."""
+
+MAX_STATICS = 256
+"""How many static parts of plans are remembered: equal ones are one object, which is cheap to compare. As many are the
+reasons why plans were compiled."""
+
+
+@dataclass(frozen=True)
+class ValueClass:
+    """The values that can lie in one arena: those of one shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __str__(self) -> str:
+        return f"{jax.dtypes.canonicalize_dtype(self.dtype) if not self.is_key else self.dtype}{list(self.shape)}"
+
+    @property
+    def is_key(self) -> bool:
+        return compat.is_prng_key(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of a value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class SharedLeaf:
+    """A leaf of the shared arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class SharedArray:
+    """A concrete array that a sample closes over or passes on, or a tracer of an outer transformation."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class SharedResult:
+    """An output of a cell whose operands are all shared: computed once a batch, not once a sample."""
+
+    cell: Cell
+    operands: tuple[int, ...]
+    output: int
+
+
+SharedValue = SharedLeaf | SharedArray | SharedResult
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a node computes: a cell, and which of its operands are which shared values (`ROW`: none)."""
+
+    cell: Cell
+    binding: tuple[int, ...]
+
+    @cached_property
+    def rows(self) -> int:
+        return self.binding.count(ROW)
+
+    @property
+    def is_variadic(self) -> bool:
+        """Whether a node reads any number of rows."""
+        return isinstance(self.cell, SumCell)
+
+    @property
+    def shapes(self) -> str:
+        """The types of operands that are rows, and of outputs, as `"float32[4], int32[] -> float32[4]"`."""
+
+        def names(avals: Iterable[Any]) -> str:
+            return ", ".join(aval.str_short() for aval in avals)
+
+        rows = [aval for aval, bound in zip(self.cell.in_avals, self.binding, strict=True) if bound == ROW]
+        return f"{names(rows)}{', ...' if self.is_variadic else ''} -> {names(self.cell.out_avals)}"
+
+
+class Edge(NamedTuple):
+    """Some node of kind `reader` has output `output` of some node of kind `read` as its operand `slot`."""
+
+    read: int
+    output: int
+    reader: int
+    slot: int
+
+
+class Ends(NamedTuple):
+    """The ends of edges at nodes of every kind, one kind after the other: outputs, and slots that are rows.
+
+    Attributes:
+        outputs: int [kinds]; how many a kind has.
+        first_output, first_slot: int [kinds]; where the outputs and the slots of a kind begin.
+        out_class: int; the value class of each output.
+        is_variadic: bool [kinds]; whether all rows that a node reads are in one slot.
+    """
+
+    outputs: np.ndarray
+    first_output: np.ndarray
+    out_class: np.ndarray
+    first_slot: np.ndarray
+    is_variadic: np.ndarray
+
+
+Entry = TypeVar("Entry")
+
+
+class Interned(Generic[Entry]):
+    """A growing table: the number of an entry is where its equal was put first."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._lock = threading.Lock()
+
+    def number(self, entry: Entry, key: Hashable = None) -> int:
+        key = entry if key is None else key
+        found = self._numbers.get(key)
+        if found is None:
+            with self._lock:
+                found = self._numbers.get(key)
+                if found is None:  # a number is known only once its entry is there, for who asks without the lock
+                    found = len(self.entries)
+                    self.entries.append(entry)
+                    self._numbers[key] = found
+        return found
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._numbers
+
+    def __getitem__(self, number: int) -> Entry:
+        return self.entries[number]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def _as_array(value: Any, aval: Any) -> Any:
+    return value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
+
+
+def _ends(kinds: Sequence[Kind], classes: Sequence[tuple[int, ...]]) -> Ends:
+    outputs, slots = np.array([[len(c) for c in classes], [kind.rows for kind in kinds]], np.int64).reshape(2, -1)
+    return Ends(
+        outputs=outputs,
+        first_output=outputs.cumsum() - outputs,
+        out_class=np.array([number for one in classes for number in one], np.int64),
+        first_slot=slots.cumsum() - slots,
+        is_variadic=np.array([kind.is_variadic for kind in kinds], bool),
+    )
+
+
+class Tables:
+    """The value classes, shared values and node kinds that graphs of one granularity refer to by number; outlines of
+    ragged results."""
+
+    def __init__(self, granularity: str = "subgraph") -> None:
+        self.granularity = granularity
+        self.classes: Interned[ValueClass] = Interned()
+        self.shared: Interned[SharedValue] = Interned()
+        self.kinds: Interned[Kind] = Interned()
+        self.avals: Interned[Any] = Interned()
+        self.edges: Interned[Edge] = Interned()
+        self.forms: Interned[Any] = Interned()
+        self.sources = Sources()
+        self.decisions = Cache(MAX_DECISIONS)
+        self.statics = Cache(MAX_STATICS)
+        self.causes = Cache(MAX_STATICS)
+        self.outlines: Interned[Any] = Interned()
+        self.holds_tracers = False  # then what is made of them is of no use later
+        self.shared_class: list[int] = []
+        self.kind_classes: list[tuple[int, ...]] = []
+        self._ends = _ends([], [])
+        self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
+        self._edge_numbers: dict[tuple[int, int], int] = {}
+        self._aval_classes: dict[int, int] = {}
+        self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
+        self._class_orders: dict[int, tuple[Any, ...]] = {}
+        self.tuple_forms: dict[tuple[Any, ...], int] = {}  # by the class of a named tuple of rows, and their forms
+        self.dict_forms: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}  # by keys and forms, with the keys sorted
+        self._leaf_forms: dict[tuple[int, int], int] = {}
+        self._shared_orders: dict[int, tuple[Any, ...]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def ends(self) -> Ends:
+        """The ends of edges at nodes of the kinds that there are."""
+        ends = self._ends
+        if len(ends.outputs) < len(self.kind_classes):
+            classes = self.kind_classes[:]
+            ends = self._ends = _ends(self.kinds.entries[: len(classes)], classes)
+        return ends
+
+    def class_of(self, aval: Any) -> int:
+        return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
+
+    def aval_class(self, number: int) -> int:
+        """The class of values of the aval with this number."""
+        if number not in self._aval_classes:
+            self._aval_classes[number] = self.class_of(self.avals[number])
+        return self._aval_classes[number]
+
+    def element_aval(self, number: int, length: int | None) -> tuple[Any, int]:
+        """The aval, with its number, of an element of arrays of an aval, or of a slice of some length."""
+        found = self._element_avals.get((number, length))
+        if found is None:
+            aval = self.avals[number]
+            shape = aval.shape[1:] if length is None else (length, *aval.shape[1:])
+            aval = compat.make_aval(shape, aval.dtype, aval.weak_type)
+            found = self._element_avals[number, length] = (aval, self.avals.number(aval))
+        return found
+
+    def form(self, *description: Hashable) -> int:
+        """The form of an argument that is not just a row: a negative number for what decorated functions that are
+        called on it depend on."""
+        return -1 - self.forms.number(description)
+
+    def shared_form(self, aval: int, shared: int) -> int:
+        """The form of a shared value."""
+        return self.form("shared", aval, shared)
+
+    def leaf_form(self, aval: int, leaf: int) -> int:
+        """The form of a leaf of the shared arguments."""
+        found = self._leaf_forms.get((aval, leaf))
+        if found is None:
+            number = self.share(SharedLeaf(leaf), self.avals[aval])
+            found = self._leaf_forms[aval, leaf] = self.shared_form(aval, number)
+        return found
+
+    def shared_of_form(self, form: int) -> int:
+        return self.forms[-1 - form][2]
+
+    def class_order(self, number: int) -> tuple[Any, ...]:
+        """A key that orders value classes in the same way whatever was recorded first."""
+        found = self._class_orders.get(number)
+        if found is None:
+            found = self._class_orders[number] = self.classes[number].shape, str(self.classes[number].dtype)
+        return found
+
+    def share(self, entry: SharedValue, aval: Any) -> int:
+        """The number of a shared value."""
+        key: Hashable = entry
+        if isinstance(entry, SharedArray):
+            traced = compat.is_tracer(entry.value)
+            key = Identity(entry.value) if traced else (array_key(_as_array(entry.value, aval)), bool(aval.weak_type))
+            self.holds_tracers |= traced
+            if isinstance(entry.value, np.ndarray) and key not in self.shared:
+                entry = SharedArray(entry.value.copy())  # NumPy's arrays may change, and what is recorded may not
+        with self._lock:
+            number = self.shared.number(entry, key)
+            if number == len(self.shared_class):
+                self.shared_class.append(self.class_of(aval))
+        return number
+
+    def edge_number(self, output: int, slot: int) -> int:
+        """The number of the edge between two ends, which are given by their places in `ends`."""
+        found = self._edge_numbers.get((output, slot))
+        if found is None:
+            ends = self.ends
+            read = int(ends.first_output.searchsorted(output, side="right")) - 1
+            reader = int(ends.first_slot.searchsorted(slot, side="right")) - 1
+            rows = [place for place, bound in enumerate(self.kinds[reader].binding) if bound == ROW]
+            edge = Edge(read, output - int(ends.first_output[read]), reader, rows[slot - int(ends.first_slot[reader])])
+            found = self._edge_numbers[output, slot] = self.edges.number(edge)
+        return found
+
+    def shared_order(self, number: int) -> tuple[Any, ...]:
+        """A key that orders shared values in the same way whatever was recorded first."""
+        remaining = [] if number in self._shared_orders else [number]
+        while remaining:
+            entry = self.shared[remaining[-1]]
+            operands = entry.operands if isinstance(entry, SharedResult) else ()
+            unknown = [operand for operand in operands if operand not in self._shared_orders]
+            if not unknown:
+                known = remaining.pop()
+                self._shared_orders[known] = self._order_of(known, entry)
+            remaining += unknown
+        return self._shared_orders[number]
+
+    def _order_of(self, number: int, entry: SharedValue) -> tuple[Any, ...]:
+        if isinstance(entry, SharedLeaf):
+            return 0, entry.index
+        if isinstance(entry, SharedResult):
+            call = (entry.cell.digest, [self._shared_orders[operand] for operand in entry.operands], entry.output)
+            return 1, hashlib.sha256(repr(call).encode()).hexdigest()
+        if compat.is_tracer(entry.value):
+            return 3, number
+        bits = repr(array_key(_as_array(entry.value, jax.typeof(entry.value))))
+        return 2, hashlib.sha256(bits.encode()).hexdigest()
+
+    def binding_order(self, binding: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(() if number == ROW else self.shared_order(number) for number in binding)
+
+    def kind(self, cell: Cell, binding: tuple[int, ...]) -> int:
+        """The number of a node kind."""
+        number = self._kind_numbers.get((cell, binding))
+        if number is None:
+            with self._lock:
+                number = self.kinds.number(Kind(cell, binding))
+                if number == len(self.kind_classes):
+                    self.kind_classes.append(tuple(map(self.class_of, cell.out_avals)))
+            self._kind_numbers[cell, binding] = number
+        return number

@@ -1,0 +1,364 @@
+"""What a plan has room for, apart from any process.
+
+Inside a process, kinds of node, value classes and shared values are numbers in the tables of a function. Here they have
+names that are the same in every process: a kind is the digest of its cell and the names of what it is bound to. A few
+samples without their data, the *exemplars*, are saved along: recording them makes the kinds again. A name that does not
+appear then says that the function has changed.
+"""
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from jitbatch.batch.types import Origin, Profile
+from jitbatch.execute.fused.sizes import LoopSizes, Sizes
+from jitbatch.execute.lowering import ArenaShape
+from jitbatch.ir.describe import largest
+from jitbatch.ir.graph import Graph
+from jitbatch.ir.tables import Edge, Kind, Tables, ValueClass
+from jitbatch.plan.saved.schema import MAX_SIZE, from_data, to_data
+from jitbatch.plan.saved.trees import Trees
+from jitbatch.plan.saved.values import CHANGED, check_shape, damaged, dtype_named, dumps, loads
+from jitbatch.record.structure import described_leaves
+from jitbatch.util import compat
+from jitbatch.util.errors import PlanError
+
+AMBIGUOUS = -1
+"""In place of a number: several things have this name."""
+
+
+# Names
+
+
+class Names:
+    """The names of what is in tables, and what has these names."""
+
+    def __init__(self, tables: Tables):
+        self.tables = tables
+
+    def of_class(self, number: int) -> Hashable:
+        return self.tables.class_order(number)
+
+    def of_shared(self, number: int) -> Hashable:
+        return self.tables.shared_order(number)
+
+    def of_kind(self, kind: Kind) -> Hashable:
+        name = _kind_name(kind, self.tables)
+        if self.kinds[name] == AMBIGUOUS:
+            raise PlanError(
+                f"the cell {kind.cell.name!r} cannot be saved: another differs from it only in objects that have no "
+                "name which is the same in every process, such as what the rule of a custom derivative closes over"
+            )
+        return name
+
+    def class_number(self, name: Any) -> int:
+        return self.tables.classes.number(class_named(name))
+
+    @cached_property
+    def shared(self) -> dict[Hashable, int]:
+        return {self.tables.shared_order(number): number for number in range(len(self.tables.shared))}
+
+    @cached_property
+    def kinds(self) -> dict[Hashable, int]:
+        found: dict[Hashable, int] = {}
+        for number, kind in enumerate(self.tables.kinds.entries):
+            name = _kind_name(kind, self.tables)
+            found[name] = AMBIGUOUS if name in found else number
+        return found
+
+
+def class_named(name: Any) -> ValueClass:
+    """The value class of a name, which a file may have made up."""
+    match name:
+        case (tuple(shape), str(dtype)):
+            check_shape(shape)
+            return ValueClass(shape, dtype_named(dtype))
+    return damaged("the name of a class of values")
+
+
+def _kind_name(kind: Kind, tables: Tables) -> Hashable:
+    return kind.cell.digest, tables.binding_order(kind.binding)
+
+
+def exemplar(graph: Graph) -> Any:
+    """A sample with the structure of a graph's, without its data."""
+    leaves = [
+        one() if isinstance(one, type) else jax.ShapeDtypeStruct(one[0], one[1], weak_type=one[2])
+        for one in described_leaves(graph.structure)
+    ]
+    return graph.structure[0].unflatten(leaves)
+
+
+# Capacities
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What a program has room for, and of what: the sizes of a plan without the plan.
+
+    `plan.capacity` can be printed, compared, saved as JSON, and given back as `f.plan(..., like=capacity)`, also in
+    another process: a run that is resumed has the sizes, and so the bits, of one that was not interrupted.
+    `capacity | other` has room for both.
+
+    >>> from jitbatch import Capacity, jitbatch
+    >>> @jitbatch
+    ... def area(scale, x):
+    ...     return 3.14159 * scale * x * x
+    >>> total = jitbatch(lambda scale, xs: sum(area(scale, x) for x in xs))
+    >>> capacity = total.plan(2.0, [(1.0, 2.0, 3.0), (4.0, 5.0)]).capacity
+    >>> print(capacity)
+    room for 6 area, 2 sum (6 terms); 6 input rows
+    >>> small = total.plan(2.0, [(1.0,)], like=Capacity.from_json(capacity.to_json()))
+    >>> small.capacity == capacity
+    True
+
+    Attributes:
+        exemplars: samples without data, from which the kinds of node can be recorded again. Others would do as well.
+            Where a capacity was loaded, they are put together when it is first used.
+        kinds, edges: the names of these kinds, and which reads which.
+        nodes, terms, inputs, shared, loops, items: how many there is room for, by names.
+        granularity: at which they are recorded.
+        cells: for people, what the nodes are called.
+    """
+
+    exemplars: Trees | tuple[Any, ...] = field(compare=False)
+    kinds: tuple[Hashable, ...]
+    edges: tuple[tuple[int, int, int, int], ...]
+    nodes: tuple[tuple[Origin, int], ...]
+    terms: tuple[tuple[Origin, int], ...]
+    inputs: tuple[tuple[Hashable, int], ...]
+    shared: tuple[Hashable, ...]
+    loops: tuple[tuple[tuple[Origin, ...], LoopSizes], ...]
+    items: int
+    granularity: str
+    cells: tuple[str, ...] = field(compare=False)
+
+    def __str__(self) -> str:
+        terms = dict(self.terms)
+        blocks = [
+            (room, f"{room} {cell}" + (f" ({terms[origin]} terms)" if origin in terms else ""))
+            for cell, (origin, room) in zip(self.cells, self.nodes, strict=True)
+        ]
+        parts = [", ".join(largest(blocks)) or "no nodes", f"{sum(room for _, room in self.inputs)} input rows"]
+        parts += [f"a loop of {sizes.rounds} rounds, {sizes.width} wide" for _, sizes in self.loops]
+        parts += [f"{self.items} items"] if self.items else []
+        return "room for " + "; ".join(parts)
+
+    @property
+    def samples(self) -> tuple[Any, ...]:
+        """The exemplars, put together if they were loaded."""
+        return self.exemplars.open() if isinstance(self.exemplars, Trees) else self.exemplars
+
+    def __or__(self, other: "Capacity") -> "Capacity":
+        """A capacity with room for what either has room for."""
+        return _united(self, other)
+
+    def to_json(self) -> str:
+        """The capacity as text, the same in every process: to be kept in a checkpoint or a file, and to be read by
+        `Capacity.from_json`. Raises `PlanError` where a sample holds something that is not data."""
+        return _to_json(self, None)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "Capacity":
+        """The capacity of a text that `to_json` has made, with no size that is absurd. The text may be a stranger's:
+        nothing of it is run or imported. Raises `PlanError` for any other text, also if it differs in one bit."""
+        return _from_json(text, ())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        objects: list[Any] = []
+        text = _to_json(self, objects)
+        return _from_json, (text, tuple(objects))
+
+
+# Capacities as text
+
+FORMAT = "jitbatch capacity"
+VERSION = 1
+
+
+def _to_json(capacity: Capacity, objects: list[Any] | None) -> str:
+    content = to_data(saveable(capacity, objects))
+    return dumps({"format": FORMAT, "version": VERSION, "sha256": _checksum(content), "capacity": content})
+
+
+def saveable(capacity: Capacity, objects: list[Any] | None) -> Capacity:
+    """A capacity with its exemplars as data; objects that are not are put into a list, if there is one."""
+    trees = capacity.exemplars
+    if not isinstance(trees, Trees) or (trees.objects and objects is None):
+        return replace(capacity, exemplars=Trees.of(capacity.samples, "a sample of the plan", objects))
+    if objects is not None:
+        objects += trees.objects
+    return capacity
+
+
+def _checksum(content: Any) -> str:
+    return hashlib.sha256(dumps(content).encode()).hexdigest()
+
+
+def _from_json(text: str | bytes, objects: tuple[Any, ...]) -> Capacity:
+    data = loads(text)
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise PlanError("this is not the text of a capacity: `capacity.to_json()` makes one")
+    if data.get("version") != VERSION:
+        raise PlanError(
+            f"the capacity was saved in version {str(data.get('version'))[:40]} of its format, and this release of "
+            f"jitbatch reads version {VERSION}. Plan again"
+        )
+    if data.keys() != {"format", "version", "sha256", "capacity"} or data["sha256"] != _checksum(data["capacity"]):
+        raise PlanError("the saved capacity is damaged: its checksum is that of another text. Save it again")
+    capacity: Capacity = from_data(Capacity, data["capacity"], "capacity")
+    check_capacity(capacity)
+    return replace(capacity, exemplars=replace(capacity.exemplars, objects=objects))  # type: ignore[type-var]
+
+
+def check_capacity(capacity: Capacity) -> None:
+    """Refuse a loaded capacity whose parts do not fit together, or whose sizes are absurd."""
+    if len(capacity.cells) != len(capacity.nodes) or not capacity.exemplars.walks:  # type: ignore[union-attr]
+        damaged("nodes have names, and there is a sample")
+    if not all(0 <= end < len(capacity.kinds) for edge in capacity.edges for end in (edge[0], edge[2])):
+        damaged("an edge between kinds that are not there")
+    rooms = [
+        capacity.items,
+        *(room for rooms in (capacity.nodes, capacity.terms, capacity.inputs) for _, room in rooms),
+    ]
+    for loop, sizes in capacity.loops:
+        rooms += [len(loop) * sizes.rounds, len(loop) * sizes.width, sizes.longest]
+        rooms += [*sizes.pairs.values(), *sizes.pair_trips.values()]
+        for name in (*sizes.pairs, *sizes.pair_trips):
+            class_named(name)
+    for name, _ in capacity.inputs:
+        class_named(name)
+    if min(rooms) < 0 or sum(rooms) > MAX_SIZE:
+        raise PlanError(
+            f"the saved capacity has room for more than {MAX_SIZE} rows, rounds and terms: it is damaged, or nobody "
+            "saved it as it is"
+        )
+
+
+# Capacities of plans
+
+
+def _united(one: Capacity, other: Capacity) -> Capacity:
+    if one.granularity != other.granularity:
+        raise PlanError(
+            f"capacities of granularity {one.granularity!r} and {other.granularity!r} have no room in common: plan "
+            "with one granularity"
+        )
+    kinds = sorted({*one.kinds, *other.kinds}, key=repr)
+    place = {kind: position for position, kind in enumerate(kinds)}
+    edges = {
+        (place[own.kinds[read]], output, place[own.kinds[reader]], slot)
+        for own in (one, other)
+        for read, output, reader, slot in own.edges
+    }
+    cells = {origin: cell for own in (other, one) for cell, (origin, _) in zip(own.cells, own.nodes, strict=True)}
+    nodes = _larger(one.nodes, other.nodes)
+    loops: dict[Any, LoopSizes] = dict(one.loops)
+    for loop, sizes in other.loops:
+        loops[loop] = loops[loop].united(sizes) if loop in loops else sizes
+    known = len(kinds) == len(one.kinds) and len(edges) == len(one.edges) and {*other.shared} <= {*one.shared}
+    return Capacity(
+        exemplars=one.exemplars if known and other.items <= one.items else (*one.samples, *other.samples),
+        kinds=tuple(kinds),
+        edges=tuple(sorted(edges)),
+        nodes=nodes,
+        terms=_larger(one.terms, other.terms),
+        inputs=tuple(sorted(_larger(one.inputs, other.inputs))),
+        shared=tuple(sorted({*one.shared, *other.shared}, key=repr)),
+        loops=tuple(loops.items()),
+        items=max(one.items, other.items),
+        granularity=one.granularity,
+        cells=tuple(cells[origin] for origin, _ in nodes),
+    )
+
+
+def _larger(one: tuple[tuple[Any, int], ...], other: tuple[tuple[Any, int], ...]) -> tuple[tuple[Any, int], ...]:
+    """The larger of two rooms for each name."""
+    rooms = dict(one)
+    for name, room in other:
+        rooms[name] = max(rooms.get(name, 0), room)
+    return tuple(rooms.items())
+
+
+def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) -> Capacity:
+    names = Names(tables)
+    kind_names = {number: names.of_kind(tables.kinds[number]) for number in sizes.profile.kinds}
+    ordered = sorted(kind_names, key=lambda number: repr(kind_names[number]))
+    place = {number: position for position, number in enumerate(ordered)}
+    edges = [tables.edges[number] for number in sizes.profile.edges]
+
+    def by_class(rooms: Mapping[int, int]) -> dict[Any, int]:
+        return {names.of_class(number): room for number, room in rooms.items()}
+
+    return Capacity(
+        exemplars=tuple(map(exemplar, sizes.exemplars)),
+        kinds=tuple(kind_names[number] for number in ordered),
+        edges=tuple(sorted((place[e.read], e.output, place[e.reader], e.slot) for e in edges)),
+        nodes=tuple(sizes.nodes.items()),
+        terms=tuple(sizes.terms.items()),
+        inputs=tuple(sorted((name, room) for name, room in by_class(sizes.inputs).items() if room)),
+        shared=tuple(sorted(map(names.of_shared, sizes.shared), key=repr)),
+        loops=tuple(
+            (tuple(sorted(loop)), LoopSizes(s.rounds, s.width, by_class(s.pairs), by_class(s.pair_trips), s.longest))
+            for loop, s in sizes.loops.items()
+        ),
+        items=items,
+        granularity=tables.granularity,
+        cells=tuple(cells),
+    )
+
+
+def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph]) -> Sizes:
+    """Sizes in terms of the tables of a function, whose exemplars `record` records if they are new."""
+    needed = sum(room * class_named(name).nbytes for name, room in capacity.inputs)
+    check_memory(needed, "its input rows alone")
+    graphs = tuple(map(record, capacity.samples))
+    names = Names(tables)
+    kinds = [find_name(names.kinds, name) for name in capacity.kinds]
+    edges = [
+        tables.edges.number(Edge(kinds[read], output, kinds[reader], slot))
+        for read, output, reader, slot in capacity.edges
+    ]
+    recorded = Profile().union(graphs)
+    if not (set(kinds) <= set(recorded.kinds) and set(edges) <= set(recorded.edges)):
+        raise PlanError(f"what was saved does not fit: {CHANGED}")
+
+    def by_class(rooms: Mapping[Any, int]) -> dict[int, int]:
+        return {names.class_number(name): room for name, room in rooms.items()}
+
+    return Sizes(
+        profile=Profile(tuple(sorted(kinds)), tuple(sorted(edges))).union(graphs),
+        exemplars=graphs,
+        nodes=dict(capacity.nodes),
+        terms=dict(capacity.terms),
+        inputs=by_class(dict(capacity.inputs)),
+        shared=frozenset(find_name(names.shared, name) for name in capacity.shared),
+        loops={
+            frozenset(loop): LoopSizes(s.rounds, s.width, by_class(s.pairs), by_class(s.pair_trips), s.longest)
+            for loop, s in capacity.loops
+        },
+    )
+
+
+def check_arenas(arenas: Sequence[ArenaShape], tables: Tables) -> None:
+    """Refuse arenas of a saved size that there is no memory for."""
+    check_memory(sum(one.capacity * tables.classes[one.value_class].nbytes for one in arenas), "what its nodes make")
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Refuse what was saved if it asks for more memory than there is."""
+    limit = compat.device_memory()
+    if needed > limit:
+        raise PlanError(
+            f"what was saved needs {needed} bytes of memory for {what}, and there are {limit}. Plan smaller minibatches"
+        )
+
+
+def find_name(known: Mapping[Hashable, int], name: Hashable) -> int:
+    if known.get(name, AMBIGUOUS) == AMBIGUOUS:
+        raise PlanError(f"what was saved does not fit: {CHANGED}")
+    return known[name]

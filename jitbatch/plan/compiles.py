@@ -1,0 +1,211 @@
+"""What is compiled, and why: the difference between a plan that is run and the one that was run before it."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.execute.fused.program import FusedProgram
+from jitbatch.execute.fused.sizes import Sizes
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.static import PlanStatic
+from jitbatch.util.errors import ArgumentError, CompileError
+from jitbatch.util.sites import describe_function, users_stacklevel
+
+logger = logging.getLogger("jitbatch")
+logger.addHandler(logging.NullHandler())
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_ROOM = "`f.capacity(shared, data_set, batch_size=n)` has room for all minibatches of a data set"
+_SAME = "by a plan that was run before: an argument of the jitted function around it is new, or the function itself"
+
+MANY_PROGRAMS = 3
+"""At its third program a function warns: each takes seconds to compile."""
+
+Run = tuple[PlanStatic, tuple[int, ...]]
+"""What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
+
+
+class RecompileWarning(UserWarning):
+    """A function is compiled again and again."""
+
+
+class _Watch:
+    """The compilations since it began, each with its cause."""
+
+    def __init__(self) -> None:
+        self.cause = ""
+        self.entries: list[str] = []
+
+    def listen(self, event: str, duration_secs: float, **about: Any) -> None:
+        if event == _COMPILED:
+            name = about.get("fun_name", "a program")
+            self.entries.append(f"{name}: {self.cause}" if self.cause else f"{name}")
+
+
+_watches: list[_Watch] = []
+
+
+@contextmanager
+def assert_max_compiles(n: int) -> Iterator[None]:
+    """Fail if XLA compiles more than `n` programs in the block, and say what caused each: a line for your own tests.
+
+    Args:
+        n: how many compilations are allowed, of whatever program.
+
+    Raises:
+        AssertionError: naming, for each compilation, the program and what is new in the plan that it is for: a cell
+            type and its file and line, or a size that grew.
+
+    >>> import jitbatch
+    >>> double = jitbatch.jitbatch(lambda scale, x: scale * x)
+    >>> first = double.plan(2.0, [1.0, 2.0, 3.0])
+    >>> _ = double.batch(2.0, first)
+    >>> with jitbatch.assert_max_compiles(0):
+    ...     _ = double.batch(2.0, double.plan(2.0, [4.0, 4.0, 5.0], like=first))
+    """
+    if not isinstance(n, int) or n < 0:
+        raise ArgumentError(f"assert_max_compiles takes a number of compilations, got {n!r}")
+    watch = _Watch()
+    _watches.append(watch)
+    jax.monitoring.register_event_duration_secs_listener(watch.listen)
+    try:
+        yield
+    finally:
+        _watches.remove(watch)
+        jax.monitoring.unregister_event_duration_listener(watch.listen)
+    if len(watch.entries) > n:
+        lines = "".join(f"\n  {number}. {entry}" for number, entry in enumerate(watch.entries, 1))
+        raise CompileError(f"{len(watch.entries)} compilations, at most {n} allowed:{lines}")
+
+
+def note_run(plan: Plan) -> None:
+    """Note that a plan is about to be run, or traced."""
+    static = plan.static
+    run = (static, np.shape(plan.out_rows[0]) if plan.out_rows else ())
+    causes = static.tables.causes
+    known = causes.get(run)
+    if known is None:
+        cause = causes.put(run, _describe(static.owner._last_run, run))
+        logger.info("%s", cause)
+        if static.executor == "fused" and static.out != "rows":
+            _count_program(static.owner, cause)
+    else:
+        cause = _SAME
+    if not static.tables.holds_tracers:
+        static.owner._last_run = run
+    for watch in _watches:
+        watch.cause = cause
+
+
+def _count_program(owner: Any, cause: str) -> None:
+    owner._programs_run += 1
+    if owner._programs_run == MANY_PROGRAMS:
+        warnings.warn(
+            f"{describe_function(owner.__wrapped__)} is compiled for the third time: {cause}. Compiling takes longer "
+            "than many steps. The logger `jitbatch` tells at level INFO of each compilation what it is for",
+            RecompileWarning,
+            stacklevel=users_stacklevel(),
+        )
+
+
+def _describe(before: Run | None, now: Run) -> str:
+    if before is not None and before[0] == now[0]:
+        return (
+            f"another plan of {describe_function(now[0].owner.__wrapped__)}: the number of samples, or of items, "
+            f"was {_number(before[1])} and is {_number(now[1])}. Give all minibatches as many, or fill them up: "
+            "jitbatch.jit(pad=n)"
+        )
+    return describe_change(before and before[0], now[0])
+
+
+def _number(shape: tuple[int, ...]) -> int:
+    return shape[0] if shape else 0
+
+
+def describe_change(before: PlanStatic | None, now: PlanStatic) -> str:
+    """What a plan has that the one before had not."""
+    name = describe_function(now.owner.__wrapped__)
+    if before is None:
+        return f"the first plan of {name}"
+    changes = list(_changes(before, now))
+    return f"a new plan of {name}: {'; '.join(changes) or 'its static part differs'}"
+
+
+def _changes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
+    if before.shared_key != now.shared_key:
+        yield "the shared arguments have another structure, or other shapes or dtypes"
+        return
+    if before.tables is not now.tables:
+        yield "settings of JAX differ, or its caches were cleared"
+        return
+    if before.executor != now.executor:
+        yield f"the executor was {before.executor} and is {now.executor}"
+        return
+    if before.out_trees != now.out_trees:
+        yield "results have another structure"
+    if now.types is None or before.types is None:
+        yield "samples have other structures, each of which is a program of the loop executor"
+        return
+    sources, kinds = now.tables.sources, now.tables.kinds
+    new = set(now.types.profile.kinds) - set(before.types.profile.kinds)
+    named = dict.fromkeys(sources.of(kinds[number].cell)[:2] for number in sorted(new))
+    yield from (f"new cell type `{cell}` at {where}" for cell, where in named)
+    grown = list(_sizes(before, now))
+    yield from grown
+    if grown and not named:
+        yield _ROOM
+
+
+def _sizes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
+    old, new = before.program, now.program
+    if not isinstance(old, FusedProgram) or not isinstance(new, FusedProgram):
+        yield from _steps(before, now)
+        return
+    names = {origin: block.kind.cell.name for origin, block in zip(new.sizes.nodes, new.blocks, strict=True)}
+    yield from _differences("calls of", old.sizes.nodes, new.sizes.nodes, names)
+    yield from _differences("terms of", old.sizes.terms, new.sizes.terms, names)
+    classes = {number: str(one) for number, one in enumerate(now.tables.classes.entries)}
+    yield from _differences("input rows of", old.sizes.inputs, new.sizes.inputs, classes)
+    for loop, room in new.sizes.loops.items():
+        known = _loop_before(loop, old.sizes)
+        cells = ", ".join(sorted(names[origin] for origin in loop))
+        if known is None:
+            yield f"a loop of {cells}, whose calls did not read each other before"
+        else:
+            for what, was, is_now in (("rounds", known.rounds, room.rounds), ("the width", known.width, room.width)):
+                if was != is_now:
+                    yield f"{what} of the loop of {cells} {_grew(was, is_now)}"
+            yield from _differences("sums of gradients of", known.pairs, room.pairs, classes)
+
+
+def _loop_before(loop: Any, sizes: Sizes) -> Any:
+    return next((own for other, own in sizes.loops.items() if other & loop), None)
+
+
+def _differences(what: str, old: Mapping[Any, int], new: Mapping[Any, int], names: Mapping[Any, str]) -> Iterator[str]:
+    for key, room in new.items():
+        if key in old and old[key] != room:
+            yield f"room for {what} {names[key]} {_grew(old[key], room)}"
+
+
+def _steps(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
+    """Of the dispatch executor: widths that a cell has not run at, and arenas of other sizes."""
+    known = {(step.kind.cell, step.width) for step in getattr(before.program, "steps", ())}
+    for cell, width in dict.fromkeys((step.kind.cell, step.width) for step in getattr(now.program, "steps", ())):
+        widths = sorted(w for c, w in known if c == cell)
+        if widths and width not in widths:
+            yield f"`{cell.name}` runs {width} wide, and ran {', '.join(map(str, widths))} wide"
+    rows = {arena.value_class: arena.capacity for arena in before.arenas}
+    for arena in now.arenas:
+        was = rows.get(arena.value_class, arena.capacity)
+        if was != arena.capacity:
+            yield f"rows of {now.tables.classes[arena.value_class]} {_grew(was, arena.capacity)}"
+
+
+def _grew(was: int, is_now: int) -> str:
+    return f"{'grew' if is_now > was else 'shrank'} from {was} to {is_now}"

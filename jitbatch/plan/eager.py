@@ -1,0 +1,74 @@
+"""Running a plan at once, outside of compiled functions: programs do not depend on the number of samples.
+
+A call of `.batch` on samples may have any number of them. The plan has room for a number on a coarse grid (see
+`plan/rooms`), the program returns so many rows of each output, and what is padding is cut off on the host: on the
+device, each number of samples would be a program.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.static import interned
+from jitbatch.util import compat
+
+
+def on_grid(count: int) -> int:
+    """The next of 1, 4, 16, 64, ...
+
+    >>> [on_grid(count) for count in (1, 2, 4, 5, 64, 65)]
+    [1, 4, 4, 16, 64, 256]
+    """
+    size = 1
+    while size < count:
+        size *= 4
+    return size
+
+
+def run_eagerly(plan: Plan, run: Callable[[Plan], list[Any]]) -> Any:
+    """The outputs of a plan for the fused executor.
+
+    Args:
+        run: runs a plan whose outputs are nothing but rows.
+    """
+    static = plan.static
+    if static.out == "list":
+        return _as_list(plan, run)
+    columns = list(zip(static.out_arenas[0], plan.out_rows, strict=True))
+    taken = [_cut(rows, len(column)) for rows, (_, column) in zip(_take(plan, columns, run), columns, strict=True)]
+    outputs = static.out_trees[0].unflatten(taken)
+    return outputs if plan.ragged is None else replace(plan.ragged, rows=outputs)
+
+
+def _as_list(plan: Plan, run: Callable[[Plan], list[Any]]) -> list[Any]:
+    static = plan.static
+    wanted: dict[int, list[int]] = {}
+    for arenas, rows in zip(static.out_arenas, plan.out_rows, strict=True):
+        for arena, row in zip(arenas, rows, strict=True):
+            wanted.setdefault(arena, []).append(int(row))
+    columns = [(arena, np.array(rows, np.int32)) for arena, rows in sorted(wanted.items())]
+    taken = {arena: iter(rows) for (arena, _), rows in zip(columns, _take(plan, columns, run), strict=True)}
+    return [
+        tree.unflatten([next(taken[arena]) for arena in arenas])
+        for tree, arenas in zip(static.out_trees, static.out_arenas, strict=True)
+    ]
+
+
+def _take(plan: Plan, columns: Sequence[tuple[int, Any]], run: Callable[[Plan], list[Any]]) -> list[Any]:
+    """Rows of arenas, so many of each as are on the grid."""
+    arenas = tuple(arena for arena, _ in columns)
+    static = interned(replace(plan.static, out="rows", out_trees=(), out_arenas=(arenas,)))
+    padded = tuple(np.pad(rows, (0, on_grid(len(rows)) - len(rows)), mode="edge") for _, rows in columns)
+    return run(replace(plan, out_rows=padded, ragged=None, static=static))
+
+
+def _cut(rows: Any, count: int) -> Any:
+    """The first rows of an array."""
+    if len(rows) == count:
+        return rows
+    is_on_host = not (compat.is_tracer(rows) or compat.is_prng_key(rows.dtype)) and len(rows.devices()) == 1
+    return jax.device_put(np.asarray(rows)[:count], rows.sharding) if is_on_host else rows[:count]

@@ -1,0 +1,465 @@
+"""From a call to a plan: which graphs its samples have, in which way the batch is run, what the plan is to be like."""
+
+import copy
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch.execute.fused.sizes import Sizes
+from jitbatch.execute.per_sample import sample_program
+from jitbatch.ir.cell import Identity
+from jitbatch.ir.graph import Graph
+from jitbatch.ir.input_rows import Inputs
+from jitbatch.ir.items import common_item
+from jitbatch.plan.capacity import Capacity, check_arenas, sizes_of
+from jitbatch.plan.compiles import logger
+from jitbatch.plan.eager import on_grid
+from jitbatch.plan.per_sample import plan_each
+from jitbatch.plan.plan import Like, Options, Plan, describe_result, make_plan, outputs_of
+from jitbatch.plan.ragged import no_samples
+from jitbatch.plan.rooms import Rooms
+from jitbatch.plan.saved.plans import SavedStatic, attach, call_of, name_of
+from jitbatch.plan.saved.values import CHANGED
+from jitbatch.plan.shards import plan_shards, split
+from jitbatch.record import context as context_module
+from jitbatch.record.arguments import Arguments, samples_of, swapped
+from jitbatch.record.context import Context, SharedArguments, shared_difference
+from jitbatch.record.rows import ClosesOverTracer
+from jitbatch.record.structure import Structure
+from jitbatch.tune.auto import Choice, Chooser, Way
+from jitbatch.util import compat, passes
+from jitbatch.util.caches import Cache, CacheInfo
+from jitbatch.util.errors import ArgumentError, PlanError
+from jitbatch.util.meshes import without_explicit_mesh
+from jitbatch.util.sites import describe_function
+
+
+class Call:
+    """What a batch is given: its shared arguments and its samples."""
+
+    def __init__(self, arguments: Arguments, shared: SharedArguments | None = None):
+        self.arguments = arguments
+        self.shared = SharedArguments(arguments.shared) if shared is None else shared
+
+    @cached_property
+    def samples(self) -> list[Any]:
+        try:
+            return samples_of(self.arguments.mapped)
+        except ArgumentError as error:
+            told = swapped(self.arguments)
+            raise ArgumentError(f"{error}; {told}" if told else str(error)) from None
+
+
+class Recorded:
+    """The samples of a call as a context knows them.
+
+    Attributes:
+        structures: the samples taken apart.
+        graphs: a graph for each, once they are recorded.
+    """
+
+    def __init__(self, call: Call, context: Context):
+        self.call = call
+        self.context = context
+        self.structures = context.take_apart(call.samples, [part.name for part in call.arguments.mapped])
+        self.graphs: list[Graph] = []
+
+    def record(self) -> list[Graph]:
+        self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
+        return self.graphs
+
+    @property
+    def arrays(self) -> Iterator[Any]:
+        """The leaves of all samples that are not numbers."""
+        return itertools.chain.from_iterable(structure.arrays for structure in self.structures)
+
+    @property
+    def is_concrete_or_differentiated_once(self) -> bool:
+        """Whether nothing takes part in a transformation, but for one differentiation in reverse mode."""
+        traced = filter(compat.is_tracer, itertools.chain(self.arrays, self.call.shared.leaves))
+        return all(map(compat.is_in_reverse_mode_alone, traced))
+
+    def some(self, chosen: Iterable[int]) -> "Recorded":
+        """Some of the samples."""
+        part = copy.copy(self)
+        vars(part).pop("inputs", None)
+        part.structures = [self.structures[i] for i in chosen]
+        part.graphs = [self.graphs[i] for i in chosen]
+        return part
+
+    @cached_property
+    def inputs(self) -> list[Inputs]:
+        """The leaves of each sample that are rows of its graph."""
+        return [structure.inputs_of(graph) for structure, graph in zip(self.structures, self.graphs, strict=True)]
+
+
+class Planner:
+    """Plans the batches of one function, and remembers what was recorded for them.
+
+    Attributes:
+        owner: the decorated function; its plans refer to it.
+        granularity, options: what was asked for when it was decorated.
+        contexts: what is known of the function for each kind of shared arguments.
+    """
+
+    def __init__(self, owner: Any, granularity: str, options: Options):
+        self.owner = owner
+        self.granularity = granularity
+        self.options = options
+        self.contexts = Cache(16)
+        self._choosers: weakref.WeakKeyDictionary[Context, Chooser] = weakref.WeakKeyDictionary()
+
+    @without_explicit_mesh()
+    def plan(
+        self, call: Call, like: Plan | Capacity | str | None = None, shards: int | None = None,
+        rooms: Rooms | None = None,
+    ) -> Plan:  # fmt: skip
+        """A plan that may be kept.
+
+        Args:
+            like: what the plan has at least the sizes of; `"auto"` is in the rooms of earlier plans.
+            shards: how many shards it has.
+            rooms: the rooms that it is made in, of someone who plans again and again.
+        """
+        if not call.samples:
+            raise PlanError("there are no samples to plan")
+        if not (isinstance(like, Plan | Capacity | None) or like == "auto"):
+            raise ArgumentError(f'like={like!r} is not a plan, the capacity of one, "auto" or None')
+        try:
+            context = self._context(call.arguments, call.shared, like)
+            plan = self._plan(call, context, "fused", like, shards, rooms)
+        except ClosesOverTracer:
+            raise PlanError(
+                f"{self._name} cannot be planned: it uses a value of an outer JAX transformation (jax.grad, jit, vmap, "
+                "...) that it closes over. A plan outlives the transformation: pass that value as a shared argument "
+                "instead, or call .batch on the samples inside it"
+            ) from None
+        traced = [leaf for leaf in jax.tree.leaves(plan.inputs) if compat.is_tracer(leaf)]
+        if traced:
+            raise PlanError(
+                "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
+                f"inputs are constants. {_instead_of_planning(traced)}"
+            )
+        return plan
+
+    def plan_use(
+        self, arguments: Arguments, shared: SharedArguments, mapped: Sequence[Any],
+        rooms: Callable[[int], Rooms] | None,
+    ) -> Plan:  # fmt: skip
+        """A plan for a step (see `step/samples`).
+
+        Args:
+            arguments: how the function is called.
+            mapped: its mapped arguments.
+            rooms: the rooms for so many samples; None for a plan on its own.
+        """
+        values = iter(mapped)
+        parts = [part if part.axis is None else replace(part, value=next(values)) for part in arguments.parts]
+        call = Call(replace(arguments, parts=parts), shared)
+        return self.plan(call, rooms=None if rooms is None else rooms(len(call.samples)))
+
+    @without_explicit_mesh()
+    def capacity(self, call: Call, batch_size: int) -> Capacity:
+        """What has room for the minibatches of a data set, which is given as the samples of a call."""
+        if not 0 < batch_size <= len(call.samples):
+            raise ArgumentError(
+                f"batch_size={batch_size} is not a number of samples that a minibatch can have: there are "
+                f"{len(call.samples)}"
+            )
+        context = self._context(call.arguments, call.shared)
+        batch = Recorded(call, context)
+        graphs = batch.record()
+        counts = np.stack([np.bincount(graph.kind, minlength=len(context.tables.kinds)) for graph in graphs])
+        # The largest minibatches, of all nodes and of each kind of node; and one of many, with headroom.
+        columns = [counts.sum(axis=1), *counts.T[counts.any(axis=0)]]
+        largest = {tuple(np.sort(np.argsort(-column, kind="stable")[:batch_size])) for column in columns}
+        choice = Choice(Way(context.granularity, "fused"))
+        least = Like(Sizes(), headroom_for=batch_size)
+        spread = np.linspace(0, len(call.samples) - 1, batch_size).astype(int)
+        plan = self._make(batch.some(spread), choice, None, least)
+        for chosen in sorted(largest):
+            plan = self._make(batch.some(chosen), choice, None, plan.like)
+        return plan.capacity
+
+    @without_explicit_mesh()
+    def plan_for_once(self, call: Call) -> Plan:
+        """A plan that is run at once, and may hold values of an outer transformation."""
+        try:
+            return self._plan(call, self._context(call.arguments, call.shared), "fused", is_eager=True)
+        except ClosesOverTracer:
+            context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
+            return self._plan(call, context, "dispatch")
+
+    @without_explicit_mesh()
+    def ready(self, plan: Plan, shared: SharedArguments) -> Plan:
+        """A plan that can be run with these shared arguments, or an error."""
+        plan = self._attached(plan, shared)
+        self._check_owner(plan)
+        if plan.is_sharded:
+            raise PlanError(
+                f"the plan has {plan.shards} shards, of which one is run at a time: `plan.shard(i)`, or "
+                "`plan.shard(0)` inside jax.shard_map, where each device has its own"
+            )
+        static = plan.static
+        if static.shared_key != shared.key:
+            raise PlanError(
+                f"the shared arguments differ in structure, shape or dtype from those that the plan of {self._name} "
+                f"was made with: {shared_difference(static.shared_key, shared.key, static.call)}. Plan again with these"
+            )
+        return plan
+
+    def results_of_no_samples(self, call: Call) -> Any:
+        """What an empty batch returns: as much as an earlier one tells."""
+        if self.options.out == "list":
+            return []
+        with without_explicit_mesh():
+            context = self._context(call.arguments, call.shared)
+        known = list(context.known_outputs)
+        if len(known) > 1:
+            first, second = (describe_result(*one) for one in known[:2])
+            raise ArgumentError(
+                f"{self._name} was given no samples, and earlier batches do not tell what its output looks like: one "
+                f'was made of {first}, one of {second}. Leave empty batches out, or use out="list"'
+            )
+        if not known:
+            raise ArgumentError(
+                f"{self._name} was given no samples, and no earlier batch tells what its output looks like. Give at "
+                'least one sample first, or use out="list"'
+            )
+        tree, classes = known[0]
+        rows = tree.unflatten([jnp.zeros((0, *c.shape), c.dtype) for c in classes])
+        return no_samples(rows, context.tables.outlines) if self.options.out == "ragged" else rows
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        first = list(self.contexts)
+        contexts = [*first, *(other for context in first for other in context.others)]
+        return {
+            "structures": _total([context.graphs.info() for context in contexts], context_module.MAX_STRUCTURES),
+            "subgraphs": _total([context.known.info() for context in first], context_module.MAX_SIGNATURES),
+            "programs": _total([context.programs.info() for context in contexts], context_module.MAX_PROGRAMS),
+            "rooms": _total([rooms.info() for context in first for rooms in context.rooms], context_module.MAX_ROOMS),
+        }
+
+    # Parts of the above
+
+    @property
+    def _name(self) -> str:
+        return describe_function(self.owner.__wrapped__)
+
+    def _context(
+        self, arguments: Arguments, shared: SharedArguments, like: Any = None, granularity: str | None = None
+    ) -> Context:
+        granularity = granularity or self._granularity_like(like)
+        settings = Identity(compat.trace_context()), passes.switched_off()
+        key = (granularity, shared.key, arguments.layout, arguments.axes, settings)
+        fun, orders = self.owner.__wrapped__, shared.orders
+        context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders))
+        if context.is_full:
+            self.contexts.discard(key)
+            return self.contexts.put(key, Context(fun, granularity, orders, before=context))
+        return context.in_order(orders)
+
+    def _granularity_like(self, like: Plan | Capacity | str | None) -> str:
+        """The granularity to begin with: that of what is to be alike, if it may be chosen."""
+        if self.granularity != "auto":
+            return self.granularity
+        if isinstance(like, Plan):
+            static: Any = like.static
+            return static.granularity if isinstance(static, SavedStatic) else static.tables.granularity
+        return like.granularity if isinstance(like, Capacity) else "subgraph"
+
+    def _plan(
+        self, call: Call, context: Context, auto: str, like: Plan | Capacity | str | None = None,
+        shards: int | None = None, rooms: Rooms | None = None, is_eager: bool = False,
+    ) -> Plan:  # fmt: skip
+        """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
+        with jax.profiler.TraceAnnotation("jitbatch.plan"):
+            batch = Recorded(call, context)
+            if is_eager and not batch.is_concrete_or_differentiated_once:
+                auto = "dispatch"  # it serves all transformations; inside a compiled function all is compiled anew
+            way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
+            if way.executor != "loop":
+                batch.record()
+            is_sized = isinstance(like, Capacity) or (isinstance(like, Plan) and like.static.executor != "loop")
+            choice = Choice(way)
+            if not is_sized and shards is None and rooms is None:
+                choice = self._choose(batch, way)
+            if choice.way.granularity != context.granularity:
+                batch = Recorded(call, self._context(call.arguments, call.shared, granularity=choice.way.granularity))
+                batch.record()
+            if rooms is None and choice.way.executor == "fused":
+                rooms = self._rooms(batch, like, shards, is_eager)
+            plan = self._sized(batch, choice, like, shards, rooms, is_eager)
+        if self.options.out != "list":
+            classes = map(batch.context.tables.classes.__getitem__, plan.static.out_classes)
+            output = plan.static.out_trees[0], tuple(classes)
+            context.known_outputs.put(output, output)
+        logger.debug("planned %s: %r", self.owner, plan)
+        return plan
+
+    def _choose(self, batch: "Recorded", way: Way) -> Choice:
+        """How to run a batch: as it begins, unless another way is predicted to pay."""
+        call, context = batch.call, batch.context
+        others = self._others(way, batch)
+        if not others:
+            return Choice(way)
+
+        def by_operations() -> list[Graph]:
+            return Recorded(call, self._context(call.arguments, call.shared, granularity="op")).record()
+
+        return self._chooser(context).choose(batch.graphs, way, others, by_operations)
+
+    def _chooser(self, context: Context) -> Chooser:
+        """What decides how batches of a context are run."""
+        found = self._choosers.get(context)
+        return self._choosers.setdefault(context, Chooser(context.graphs)) if found is None else found
+
+    def _rooms(
+        self, batch: "Recorded", like: Plan | Capacity | str | None, shards: int | None, is_eager: bool
+    ) -> Rooms | None:
+        """The rooms of earlier plans, if this one is to be in them."""
+        count = len(batch.structures)
+        if is_eager:
+            is_traced = any(map(compat.is_tracer, batch.arrays))
+            key = ("eager", on_grid(count), is_traced)
+            return batch.context.rooms.get_or_make(key, lambda: Rooms(headroom_at_first=True))
+        return batch.context.rooms.get_or_make((shards, count), Rooms) if like == "auto" else None
+
+    def _sized(
+        self, batch: "Recorded", choice: Choice, like: Plan | Capacity | str | None, shards: int | None,
+        rooms: Rooms | None, is_eager: bool,
+    ) -> Plan:  # fmt: skip
+        """The plan of a batch, with the sizes that it is to have."""
+        count = len(batch.structures)
+        room_for = on_grid(count) if is_eager else count // (shards or 1)
+
+        def make(like: Plan | Capacity | None, has_headroom: bool = False) -> Plan:
+            least = self._like(like, batch.context, batch.call.shared, batch.call.arguments)
+            if has_headroom:
+                least = (least or Like(Sizes()))._replace(headroom_for=room_for)
+            plan = self._make(batch, choice, shards, least)
+            if isinstance(like, Capacity):
+                check_arenas(plan.static.arenas, batch.context.tables)
+            return plan
+
+        if rooms is not None:
+            return rooms.plan(sum(graph.node_count for graph in batch.graphs), make)
+        return make(None if isinstance(like, str) else like)
+
+    def _make(self, batch: "Recorded", choice: Choice, shards: int | None, least: Like | None) -> Plan:
+        options = replace(self.options, executor=choice.way.executor)
+        call, context = batch.call, batch.context
+        emptied = call.arguments.emptied(call.shared.orders)
+        programs: list[Any] = batch.graphs
+        if options.executor == "loop":
+            programs = [
+                sample_program(context, structure, index, call.shared, call.arguments)
+                for index, structure in enumerate(batch.structures)
+            ]
+        leaves = [structure.leaves for structure in batch.structures]
+
+        def make(part: slice, like: Like | None) -> Plan:
+            if options.executor == "loop":
+                return plan_each(
+                    self.owner, call.shared.key, emptied, context, programs[part], leaves[part], options.out, like,
+                    choice.reason,
+                )  # fmt: skip
+            return make_plan(
+                self.owner, call.shared.key, emptied, programs[part], batch.inputs[part], options, like, choice.reason
+            )
+
+        if shards is None:
+            return make(slice(None), least)
+        # An error names the sample among all samples.
+        outputs_of(programs, context.tables, options.out, least.item if least else None)
+        return plan_shards(make, split(len(batch.structures), shards), least)
+
+    def _others(self, first: Way, batch: "Recorded") -> set[Way]:
+        """The ways to run a batch that may be chosen instead of the first."""
+        others: set[Way] = set()
+        is_auto = self.options.executor == "auto"
+        if first.executor == "loop" or batch.context.may_close_over_tracers:
+            return others
+        if not (is_auto or self.granularity == "auto") or not batch.is_concrete_or_differentiated_once:
+            return others
+        if self.granularity == "auto":
+            others |= {Way("graph", first.executor), Way("op", first.executor)}
+        if is_auto:
+            others.add(Way(first.granularity, "loop"))
+        return others
+
+    def _like(
+        self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
+    ) -> Like | None:
+        """What a plan is to have at least, in terms of a context's tables."""
+        if isinstance(like, Plan):
+            like = self._attached(like, shared)
+            self._check_owner(like)
+            if like.static.tables is context.tables:
+                return like.like
+            # Of a context that is gone, or of other shared arguments: what still has the same name counts.
+            like = like.capacity if like.static.executor == "fused" else None
+        if like is None:
+            return None
+        sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
+        item = None
+        if self.options.out == "ragged":
+            item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
+        return Like(sizes, like.items, item)
+
+    def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
+        """A function that gives the graph of an exemplar."""
+        names = [part.name for part in arguments.mapped]
+
+        def record(sample: Any) -> Graph:
+            try:
+                return context.graph(Structure(sample, 0, names, has_data=False), 0, shared, arguments)
+            except ClosesOverTracer:
+                raise
+            except Exception as error:
+                raise PlanError(
+                    f"what was saved does not fit {self._name}, which cannot be recorded with a sample of it: {CHANGED}"
+                ) from error
+
+        return record
+
+    def _attached(self, plan: Plan, shared: SharedArguments) -> Plan:
+        """The plan; one that was unpickled, in terms of this function."""
+        saved: Any = plan.static
+        if not isinstance(saved, SavedStatic):
+            return plan
+        saved.check(name_of(self.owner), shared.key)
+        arguments = call_of(saved)
+        shared = shared.in_order(arguments.orders)
+        context = self._context(arguments, shared, plan)
+        recorder = self._recorder(context, shared, arguments)
+        return attach(plan, self.owner, shared.key, context.tables, recorder)
+
+    def _check_owner(self, plan: Plan) -> None:
+        owner = plan.static.owner
+        if owner is not self.owner:
+            raise PlanError(
+                f"the plan was made by {describe_function(owner.__wrapped__)}, not by {self._name}: a plan is for the "
+                "function that made it"
+            )
+
+
+def _instead_of_planning(traced: Sequence[Any]) -> str:
+    """What to do with samples that are not known while a plan is made."""
+    if any(list(compat.modes_of(leaf)) for leaf in traced):
+        return "To differentiate with respect to samples, call .batch on the samples themselves"
+    return (
+        "Plan outside of the transformation, and pass it the plan in place of the samples: "
+        "`plan = f.plan(params, samples)`, then `step(params, plan)` with `f.batch(params, plan)` inside the step"
+    )
+
+
+def _total(infos: list[CacheInfo], maxsize: int) -> CacheInfo:
+    return CacheInfo(sum(i.hits for i in infos), sum(i.misses for i in infos), maxsize, sum(i.currsize for i in infos))

@@ -1,0 +1,103 @@
+"""The static part of a saved plan: sizes as numbers, and names for what only a function knows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jitbatch.execute.fused.loop import LoopShape
+from jitbatch.execute.fused.program import SingleShape
+from jitbatch.execute.memory import StaticMemory
+from jitbatch.plan.capacity import Capacity, check_capacity
+from jitbatch.plan.saved.schema import KindName, from_data, to_data
+from jitbatch.plan.saved.trees import Trees
+from jitbatch.plan.saved.values import damaged, dumps, loads
+
+
+@dataclass(frozen=True)
+class SavedArena:
+    """An `ArenaShape` whose class and shared values are names."""
+
+    value_class: Any
+    shared: tuple[Any, ...]
+    inputs: int
+    capacity: int
+
+
+@dataclass(frozen=True)
+class SavedStep:
+    """A `StepShape` whose kind is a name, with what tables depend on: how many outputs it has, and whether it sums."""
+
+    kind: KindName
+    width: int
+    flows: tuple[bool, ...]
+    outputs: int
+    is_sum: bool
+
+
+@dataclass(frozen=True)
+class Content:
+    """A `PlanStatic` as it is saved. Kinds in phases are names.
+
+    Attributes:
+        function: the name of the function that made the plan.
+        version: of jitbatch and JAX.
+        granularity: of the graphs it was made of.
+        executor, reason, out, out_arenas: as in `PlanStatic`.
+        shared: descriptions of the leaves of the shared arguments.
+        parts: the name and the axis of each part of the arguments.
+        layout, layout_trees, positional: how they make up the arguments: the name and the number of parts of each
+            argument, and its tree.
+        orders: a dict with the keys of each mapping in the shared arguments, in their order (see `util/key_order`).
+        capacity: the exemplars and the sizes.
+        graphs: for each exemplar a digest of what it computes.
+        is_split: as in `Types`.
+        arenas: the arenas.
+        phases, steps: what the fused executor runs, or what the dispatch executor runs.
+        out_trees: the trees of results: numbers of exemplars, which return such a tree, and after them of `trees`.
+        memory: the memory that it needs (see `execute/memory`).
+        program: a digest of the program: equal for plans that one program runs, whatever their exemplars.
+    """
+
+    function: str
+    version: str
+    granularity: str
+    executor: str
+    reason: str
+    shared: tuple[str, ...]
+    parts: tuple[tuple[str, int | None], ...]
+    layout: tuple[tuple[str, int], ...]
+    layout_trees: Trees
+    positional: int
+    orders: Trees
+    capacity: Capacity
+    graphs: tuple[str, ...]
+    is_split: bool
+    arenas: tuple[SavedArena, ...]
+    phases: tuple[SingleShape | LoopShape, ...] | None
+    steps: tuple[SavedStep, ...] | None
+    out: str
+    out_trees: tuple[int, ...]
+    trees: Trees
+    out_arenas: tuple[tuple[int, ...], ...]
+    memory: StaticMemory
+    program: str = ""
+
+    def to_bytes(self) -> bytes:
+        return dumps(to_data(self)).encode()
+
+    @staticmethod
+    def from_bytes(text: bytes) -> "Content":
+        content: Content = from_data(Content, loads(text), "static")
+        check_capacity(content.capacity)
+        exemplars: Any = content.capacity.exemplars
+        is_fused = content.phases is not None
+        if is_fused == (content.steps is not None) or content.executor != ("fused" if is_fused else "dispatch"):
+            damaged("a plan is for one executor")
+        if content.out not in ("stack", "list", "ragged") or len(content.graphs) != len(exemplars.walks):
+            damaged("the kind of results, and the graphs of samples")
+        shape = [content.layout_trees.leaf_counts(), [count for _, count in content.layout]]
+        if shape[0] != shape[1] or sum(shape[1]) != len(content.parts) or content.positional > len(content.layout):
+            damaged("the arguments")
+        known = len(content.graphs) + len(content.trees.walks)
+        if not all(0 <= number < known for number in content.out_trees):
+            damaged("the trees of results")
+        return content

@@ -1,0 +1,75 @@
+"""Programs that are exported by `jax.export` and take plans: how JAX saves the static parts of their arguments.
+
+JAX saves an exported program together with the trees of its arguments and results, and asks here for everything in
+these that is not an array: it is saved as data alone, as in files of plans (see `plan/saved/plans`). The program
+refuses, as any exported program does, an argument whose tree is not equal to the saved one; so a plan is for it if its
+static part is for the same program.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.export
+
+from jitbatch.execute.dispatch import StepTables
+from jitbatch.ir.tables import Interned
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.ragged import Ragged
+from jitbatch.plan.saved.plans import data_of, saved_static, static_of
+from jitbatch.plan.saved.trees import Trees, structures
+from jitbatch.plan.saved.values import NotData, decode_value, dumps, encode_value, loads
+from jitbatch.util.errors import OutputError, PlanError
+from jitbatch.util.static import Static
+
+
+class ExportedOutlines(Interned[Any]):
+    """The nestings of ragged results that were known when a program was exported: the first of those that are known
+    where it is called."""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ExportedOutlines):
+            return self.entries == other.entries
+        return isinstance(other, Interned) and self.entries == other.entries[: len(self)]
+
+    def __hash__(self) -> int:
+        return hash(ExportedOutlines)
+
+    def __getitem__(self, number: int) -> Any:
+        if number >= len(self):
+            raise OutputError(
+                "the result of a sample nests its items in a way that the exported program has not met. Return rows "
+                "from it (`ragged.rows`, `.sum()`), or export it anew"
+            )
+        return self.entries[number]
+
+
+def _save_outlines(static: tuple[Interned[Any]]) -> bytes:
+    nestings = [tree.unflatten([0] * tree.num_leaves) for tree in static[0].entries]
+    return dumps(Trees.of(nestings, "a result", None).to_data()).encode()
+
+
+def _restore_outlines(data: bytes) -> tuple[Interned[Any]]:
+    outlines = ExportedOutlines()
+    for tree in structures(Trees.from_data(loads(data), ())):
+        outlines.number(tree)
+    return (outlines,)
+
+
+def _save_static(static: Static[Any]) -> bytes:
+    try:
+        return dumps(encode_value(static.value, None)).encode()
+    except NotData as error:
+        raise PlanError(f"an exported program cannot hold {static!r}: {error} is not data") from None
+
+
+def _register(node: type, save: Callable[[Any], bytes], restore: Callable[[bytes], Any]) -> None:
+    jax.export.register_pytree_node_serialization(
+        node, serialized_name=f"jitbatch.{node.__name__}", serialize_auxdata=save, deserialize_auxdata=restore
+    )
+
+
+_register(Plan, lambda static: data_of(saved_static(static)), static_of)
+_register(Ragged, _save_outlines, _restore_outlines)
+_register(StepTables, lambda _: b"", lambda _: ())
+_register(Static, _save_static, lambda data: Static(decode_value(loads(data), ())))

@@ -1,0 +1,478 @@
+"""Plans that are saved: data, and names for everything that is not.
+
+A saved plan holds its tables and input rows, and its static part in terms of names (see `plan/capacity`), as a file
+that is data alone (see `plan/saved/file`). Pickle carries the bytes of that file. Loading runs nothing: it compares the
+checksum and checks that sizes, tables and rows fit together. The first `f.batch(shared, plan)` records the exemplars,
+checks that everything that has a name is there, and puts the static part together again. Trees of results are those
+that the exemplars return; only others are saved.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch._version import __version__
+from jitbatch.batch.types import types_of
+from jitbatch.execute.dispatch import DispatchProgram, StepShape, StepTables
+from jitbatch.execute.fused.program import FusedProgram
+from jitbatch.execute.fused.sizes import Sizes
+from jitbatch.execute.lowering import ArenaShape
+from jitbatch.execute.memory import StaticMemory
+from jitbatch.ir.cell import array_key
+from jitbatch.ir.graph import Graph
+from jitbatch.ir.tables import Interned, Kind, Tables, ValueClass
+from jitbatch.plan.capacity import Capacity, Names, capacity_of, check_arenas, find_name, saveable, sizes_of
+from jitbatch.plan.ragged import Ragged
+from jitbatch.plan.saved import file
+from jitbatch.plan.saved.checks import PlanArrays, check_arrays, check_blocks, check_sizes, check_steps
+from jitbatch.plan.saved.content import Content, SavedArena, SavedStep
+from jitbatch.plan.saved.schema import KindName
+from jitbatch.plan.saved.trees import Trees, structures
+from jitbatch.plan.saved.values import CHANGED, class_name, damaged
+from jitbatch.plan.static import PlanStatic, interned
+from jitbatch.record.arguments import Arguments, Part
+from jitbatch.util import compat
+from jitbatch.util.caches import Cache
+from jitbatch.util.errors import PlanError
+from jitbatch.util.key_order import sorted_tree
+
+P = TypeVar("P")
+"""A plan: `Plan` itself saves and loads itself by what is here."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SavedStatic:
+    """The static part of a plan that was loaded.
+
+    Attributes:
+        content: what was saved.
+        text: the same as bytes, which are saved again as they are.
+        digest: of `text`.
+        objects: values in samples that are not data, which only pickle carries.
+    """
+
+    content: Content
+    text: bytes
+    digest: str
+    objects: tuple[Any, ...] = ()
+
+    @property
+    def function(self) -> str:
+        return self.content.function
+
+    @property
+    def granularity(self) -> str:
+        return self.content.granularity
+
+    @property
+    def executor(self) -> str:
+        return self.content.executor
+
+    @property
+    def reason(self) -> str:
+        return self.content.reason
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in PlanStatic.__dataclass_fields__ and name != "out_classes":
+            raise AttributeError(name)
+        raise PlanError(
+            "the plan was loaded or unpickled, and is known in full only to the function that made it: ask "
+            f"`{self.function}.plan(shared, samples, like=plan)` instead"
+        )
+
+    def check(self, function: str, shared_key: Any) -> None:
+        """Refuse another function, version or kind of shared arguments."""
+        if self.function != function:
+            raise PlanError(
+                f"the plan was made by `{self.function}`, not by `{function}`: a plan is run by the function that "
+                "made it"
+            )
+        if self.content.version != version():
+            raise PlanError(f"the plan was made by {self.content.version}, but this is {version()}. Plan again")
+        saved, given = self.content.shared, _described(shared_key)
+        if saved != given:
+            places = [i for i, (was, now) in enumerate(zip(saved, given, strict=False)) if was != now]
+            told = f"there were {len(saved)} leaves, and are {len(given)}"
+            if len(saved) == len(given):
+                told = f"leaf {places[0]} was {saved[places[0]]}, is {given[places[0]]}"
+            raise PlanError(
+                f"the shared arguments differ in shape or dtype from those that the plan of `{function}` was made "
+                f"with: {told}. Plan again with these"
+            )
+
+    @property
+    def capacity(self) -> Capacity:
+        if self.executor != "fused":
+            raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
+        exemplars: Any = self.content.capacity.exemplars
+        return replace(self.content.capacity, exemplars=replace(exemplars, objects=self.objects))
+
+    @property
+    def memory(self) -> StaticMemory:
+        return self.content.memory
+
+    def __repr__(self) -> str:
+        sizes = str(self.capacity) if self.executor == "fused" else f"of {self.digest[:8]}"
+        return f"<saved {self.executor} program of {self.function}: {sizes}>"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PlanStatic):  # as where `jax.export` compares the plan of a call with the one it has saved
+            other = saved_static(other)
+        return isinstance(other, SavedStatic) and self.content.program == other.content.program
+
+    def __hash__(self) -> int:
+        return hash(self.content.program)
+
+
+def version() -> str:
+    """What plans are made by."""
+    return f"jitbatch {__version__} with jax {jax.__version__}"
+
+
+def name_of(owner: Any) -> str:
+    """The name of a batched function."""
+    return getattr(owner.__wrapped__, "__qualname__", type(owner.__wrapped__).__qualname__)
+
+
+def _described(shared_key: Any) -> tuple[str, ...]:
+    described = shared_key[2]
+    return tuple(one.__name__ if isinstance(one, type) else str(one and ValueClass(*one[:2])) for one in described)
+
+
+# Saving
+
+
+def to_bytes(plan: Any, objects: list[Any] | None) -> bytes:
+    """A plan as a file; values that are not data are put into a list, if there is one."""
+    static: Any = plan.static
+    if not isinstance(static, SavedStatic):
+        text = _content_of(static, objects).to_bytes()
+    else:
+        text = data_of(static) if objects is None else static.text
+        if objects is not None:
+            objects += static.objects
+    arrays: list[Any] = []
+
+    def reference(leaf: Any) -> Any:
+        if compat.is_tracer(leaf):
+            raise PlanError("a plan that is being traced cannot be saved or pickled")
+        arrays.append(leaf)
+        return len(arrays) - 1
+
+    about = jax.tree.map(reference, {name: getattr(plan, name) for name in ("inputs", "out_rows", "counts")})
+    tables = plan.tables
+    if isinstance(tables, StepTables):
+        tables = {one.name: getattr(tables, one.name) for one in fields(tables)}
+    about["tables"], about["ragged"] = jax.tree.map(reference, tables), None
+    if plan.ragged is not None:
+        nestings = [_opened(tree) for tree in plan.ragged.outlines.entries]
+        about["ragged"] = {name: reference(getattr(plan.ragged, name)) for name in _RAGGED}
+        outlines = Trees.of(nestings, "a result", objects)
+        if objects is None and not outlines.is_plain:
+            raise PlanError(
+                "a result holds an instance of a class with no array in it, and cannot be saved: leave it out"
+            )
+        about["ragged"]["outlines"] = outlines.to_data()
+    return file.pack(about, text, arrays)
+
+
+_RAGGED = ("sample", "position", "mask", "outline")
+
+
+_saved_statics = Cache(256)
+
+
+def saved_static(static: PlanStatic | SavedStatic) -> SavedStatic:
+    """The static part of a plan as it is saved; values in samples that are not data are beside it."""
+    return static if isinstance(static, SavedStatic) else _saved_statics.get_or_make(static, lambda: _save(static))
+
+
+def _save(static: PlanStatic) -> SavedStatic:
+    objects: list[Any] = []
+    content = _content_of(static, objects)
+    text = content.to_bytes()
+    return SavedStatic(content, text, file.digest(text), tuple(objects))
+
+
+def data_of(static: SavedStatic) -> bytes:
+    """The static part of a plan as data alone."""
+    if static.objects:
+        raise PlanError(
+            "the plan was unpickled, and holds values that are not data: plan again, and save that, which names them"
+        )
+    return static.text
+
+
+def _opened(tree: Any) -> Any:
+    """A tree whose leaves are numbers."""
+    return tree.unflatten([0] * tree.num_leaves)
+
+
+def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
+    if static.types is None:
+        raise PlanError("a plan for the loop executor holds compiled programs: save the samples, and plan them again")
+    names, program, call = Names(static.tables), static.program, static.call
+    sizes = Sizes(profile=static.types.profile, exemplars=static.types.exemplars)
+    if isinstance(program, FusedProgram):
+        sizes = program.sizes
+    cells = [block.kind.cell.name for block in program.blocks] if isinstance(program, FusedProgram) else []
+    capacity = saveable(capacity_of(sizes, cells, 0, static.tables), objects)
+    known = _recorded_trees(sizes.exemplars, static.out)
+    others = list(dict.fromkeys(tree for tree in static.out_trees if tree not in known))
+    content = Content(
+        function=name_of(static.owner),
+        version=version(),
+        granularity=static.tables.granularity,
+        executor=static.executor,
+        reason=static.reason,
+        shared=_described(static.shared_key),
+        parts=tuple((part.name, part.axis) for part in call.parts),
+        layout=tuple((name, count) for name, _, count in call.layout),
+        layout_trees=Trees.of([_opened(tree) for _, tree, _ in call.layout], "in_axes", objects),
+        positional=call.positional,
+        orders=Trees.of([dict.fromkeys(keys, 0) for keys in call.orders], "the shared arguments", objects),
+        capacity=capacity,
+        graphs=tuple(_graph_digest(graph, names) for graph in sizes.exemplars),
+        is_split=static.types.is_split,
+        arenas=tuple(_saved_arena(arena, names) for arena in static.arenas),
+        phases=_with_names(program.phases, names) if isinstance(program, FusedProgram) else None,
+        steps=tuple(_saved_step(s, names) for s in program.steps) if isinstance(program, DispatchProgram) else None,
+        out=static.out,
+        out_trees=tuple((*known, *others).index(tree) for tree in static.out_trees),
+        trees=Trees.of(map(_opened, others), "a result", objects),
+        out_arenas=static.out_arenas,
+        memory=static.memory,
+    )
+    return replace(content, program=_program_digest(content, static.out_trees))
+
+
+def _program_digest(content: Content, out_trees: Sequence[Any]) -> str:
+    """What is equal for plans of one program: others may have been its exemplars, or have named its cells."""
+    none = Trees.of([], "", None)
+    bare = replace(
+        content, reason="", graphs=(), out_trees=(), trees=none,
+        capacity=replace(content.capacity, exemplars=none, cells=()),
+    )  # fmt: skip
+    described = bare.to_bytes() + repr([_tree_name(tree) for tree in out_trees]).encode()
+    return hashlib.sha256(described).hexdigest()
+
+
+def _recorded_trees(exemplars: Sequence[Graph], out: str) -> list[Any]:
+    """The trees that the exemplars return, or those of their items, None for no item."""
+    if out == "ragged":
+        return [graph.items.trees[0] if graph.items.trees else None for graph in exemplars]
+    return [graph.out_tree for graph in exemplars]
+
+
+def _graph_digest(graph: Graph, names: Names) -> str:
+    """What tells whether a sample still computes the same, of the same cells, and returns it in the same tree."""
+    kinds = [names.of_kind(graph.tables.kinds[number]) for number in graph.kind.tolist()]
+    shared = [names.of_shared(number) for number in graph.shared_rows.tolist()]
+    reads = [part.tolist() for part in (graph.inputs, graph.operand_start, graph.operands, graph.outputs)]
+    constants = [array_key(constant) for constant in graph.constants]
+    described = repr((kinds, shared, reads, constants, _tree_name(graph.out_tree)))
+    return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _tree_name(tree: Any) -> list[Any]:
+    """A tree in terms that are the same in every process: the classes of its nodes, and the keys of dicts."""
+    nodes, remaining = [], [sorted_tree(tree)]
+    while remaining:
+        part = remaining.pop()
+        kind, about = part.node_data() or (None, None)
+        keys = [key for key in about if type(key) in (str, int)] if kind is dict and about else []
+        nodes.append((kind and class_name(kind), keys, len(part.children())))
+        remaining += part.children()
+    return nodes
+
+
+def _saved_arena(arena: ArenaShape, names: Names) -> SavedArena:
+    shared = tuple(map(names.of_shared, arena.shared))
+    return SavedArena(names.of_class(arena.value_class), shared, arena.inputs, arena.capacity)
+
+
+def _saved_step(step: StepShape, names: Names) -> SavedStep:
+    kind = step.kind
+    return SavedStep(_with_names(kind, names), step.width, step.flows, len(kind.cell.out_avals), kind.is_variadic)
+
+
+def _with_names(value: Any, names: Names) -> Any:
+    """A kind, or phases, with names in place of kinds."""
+    return _replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))  # type: ignore[misc]
+
+
+def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: _replaced(getattr(value, one.name), kind, change) for one in fields(value)})
+    return tuple(_replaced(one, kind, change) for one in value) if isinstance(value, tuple) else value
+
+
+# Loading
+
+
+def from_bytes(content: bytes, objects: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """The parts of the plan of a file, or of a pickle, which has values that are not data as well."""
+    about, text, arrays = file.unpack(content)
+    try:
+        return _parts_of(about, text, arrays, objects)
+    except PlanError:
+        raise
+    except Exception as error:  # a file may say anything
+        damaged(f"{type(error).__name__}: {str(error)[:100]}")
+
+
+def static_of(text: bytes) -> SavedStatic:
+    """The static part of a plan that was saved as this."""
+    digest = file.digest(text)
+    return _statics.get_or_make(digest, lambda: SavedStatic(_checked(text), text, digest))
+
+
+def _parts_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    static = static_of(text)
+    static = replace(static, objects=objects) if objects else static
+    if not isinstance(about, dict) or about.keys() != {"inputs", "tables", "out_rows", "counts", "ragged"}:
+        damaged("the arrays of a plan")
+    inputs, out_rows, counts, tables = (
+        _arrays_of(about[name], arrays) for name in ("inputs", "out_rows", "counts", "tables")
+    )
+    if static.content.steps is not None:
+        tables = StepTables(**tables)
+    ragged, leaves = None, []
+    if about["ragged"] is not None:
+        trees = Trees.from_data(about["ragged"].pop("outlines"), objects or ())
+        if objects is None and not trees.is_plain:
+            damaged("the nesting of a result has instances of classes")
+        parts = {name: _arrays_of(about["ragged"][name], arrays) for name in _RAGGED}
+        leaves = trees.leaf_counts()
+        ragged = Ragged(None, **parts, outlines=_outlines_of(trees))
+    arrays_of_plan = PlanArrays(inputs, tables, out_rows, ragged, counts)
+    check_arrays(arrays_of_plan, static.content, leaves)
+    return *arrays_of_plan, static
+
+
+_statics = Cache(256)
+"""Static parts that were loaded, by their digest: those of equal plans are read and checked once."""
+
+_outlines = Cache(256)
+"""Nestings of ragged results: one object for equal ones, so that restored plans are for one program."""
+
+
+def _checked(text: bytes) -> Content:
+    content = Content.from_bytes(text)
+    check_sizes(content)
+    return content
+
+
+def _arrays_of(about: Any, arrays: Sequence[Any]) -> Any:
+    """Arrays in dicts and tuples, given their numbers."""
+    if isinstance(about, dict):
+        return {name: _arrays_of(one, arrays) for name, one in about.items()}
+    if isinstance(about, list):
+        return tuple(_arrays_of(one, arrays) for one in about)
+    return None if about is None else arrays[about if type(about) is int and about >= 0 else damaged("an array")]
+
+
+def _outlines_of(trees: Trees) -> Interned[Any]:
+    found = structures(trees)
+
+    def make() -> Interned[Any]:
+        table: Interned[Any] = Interned()
+        for tree in found:
+            table.number(tree)
+        return table
+
+    return _outlines.get_or_make(found, make)
+
+
+# The first use
+
+_calls = Cache(256)
+
+
+def call_of(static: SavedStatic) -> Arguments:
+    """How the function was called for a plan; asked whenever the plan is run."""
+
+    def load() -> Arguments:
+        content = static.content
+        trees = structures(replace(content.layout_trees, objects=static.objects))
+        layout = tuple((name, tree, count) for (name, count), tree in zip(content.layout, trees, strict=True))
+        parts = [Part(name, axis, None) for name, axis in content.parts]
+        orders = replace(content.orders, objects=static.objects).open()
+        if not all(type(keys) is dict for keys in orders):
+            damaged("the order of keys in the shared arguments")
+        orders = tuple(map(tuple, orders))
+        return Arguments(parts, layout, content.positional, orders)
+
+    return _calls.get_or_make(static, load)
+
+
+def attach(plan: P, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]) -> P:
+    """A restored plan in terms of the tables of a function, whose exemplars `record` records if they are new."""
+    given: Any = plan
+    saved = given.static
+    key = saved.digest, saved.objects
+    static = tables.statics.get(key)
+    if static is None:
+        static = tables.statics.put(key, _attached(saved, owner, shared_key, tables, record))
+    ragged = given.ragged
+    if ragged is not None:
+        numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
+        at = jnp.asarray(numbers) if compat.is_tracer(ragged.outline) else numbers
+        ragged = replace(ragged, outline=at[ragged.outline], outlines=tables.outlines)
+    return replace(given, ragged=ragged, static=static)
+
+
+def _attached(
+    saved: SavedStatic, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]
+) -> PlanStatic:
+    content = saved.content
+    exemplars: Any = content.capacity.exemplars
+    capacity = replace(content.capacity, exemplars=replace(exemplars, objects=saved.objects))
+    sizes = sizes_of(capacity, tables, record)
+    types = types_of(sizes.profile, sizes.exemplars, content.is_split, tuple(sizes.nodes))
+    names = Names(tables)  # also of the kinds that cells are split into
+    if content.graphs != tuple(_graph_digest(graph, names) for graph in sizes.exemplars):
+        raise PlanError(f"what was saved does not fit: {CHANGED}")
+    arenas = tuple(_arena(arena, names) for arena in content.arenas)
+    classes = tuple(tables.classes[arena.value_class] for arena in arenas)
+    check_arenas(arenas, tables)
+
+    def with_kinds(value: Any) -> Any:
+        return _replaced(value, KindName, lambda name: tables.kinds[find_name(names.kinds, name)])
+
+    if content.phases is not None:
+        program: Any = FusedProgram(with_kinds(content.phases), sizes)
+        check_blocks(program, arenas, tables)
+    else:
+        steps = [(with_kinds(one.kind), one) for one in content.steps or ()]
+        program = DispatchProgram(tuple(StepShape(kind, one.width, one.flows) for kind, one in steps), classes)
+        check_steps(steps, arenas, tables)
+    trees = [*_recorded_trees(sizes.exemplars, content.out), *structures(replace(content.trees, objects=saved.objects))]
+    return interned(
+        PlanStatic(
+            tables=tables,
+            owner=owner,
+            shared_key=shared_key,
+            arenas=arenas,
+            program=program,
+            out=content.out,
+            out_trees=tuple(trees[number] for number in content.out_trees),
+            out_arenas=content.out_arenas,
+            executor=content.executor,
+            reason=content.reason,
+            call=call_of(saved),
+            types=types,
+        )
+    )
+
+
+def _arena(arena: SavedArena, names: Names) -> ArenaShape:
+    shared = tuple(find_name(names.shared, name) for name in arena.shared)
+    return ArenaShape(names.class_number(arena.value_class), shared, arena.inputs, arena.capacity)

@@ -1,0 +1,257 @@
+"""Python values as JSON: what `Static` holds, keys of dicts, and the fields of classes that JAX takes apart.
+
+Numbers, texts, containers and NumPy scalars are data. A class is a name, looked up among the classes that the program
+has defined already: nothing is imported, and no function is named, so a file cannot choose what is called. Any other
+value is refused, or, where pickle carries it, put aside as an object of its own.
+"""
+
+import enum
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import ModuleType, NoneType
+from typing import Any, NoReturn
+
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch.util import compat
+from jitbatch.util.errors import PlanError
+
+CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"
+
+MAX_ELEMENTS = 2**31
+"""How many elements an array in a saved sample has at most. No such array is made, but sizes follow from it."""
+
+MAX_AXES = 32
+
+_TYPES = {
+    one.__name__: one
+    for one in (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, NoneType, object)
+}
+_CONTAINERS: dict[str, Callable[..., Any]] = {"tuple": tuple, "list": list, "frozenset": frozenset}
+_BITS = {"float": "<d", "complex": "<dd"}
+
+
+def check_shape(shape: Sequence[Any]) -> None:
+    """Refuse what is not the shape of an array."""
+    if len(shape) > MAX_AXES or not all(type(size) is int and size >= 0 for size in shape):
+        damaged("the shape of an array")
+    if math.prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
+        damaged(f"an array of more than {MAX_ELEMENTS} elements")
+
+
+def damaged(what: str) -> NoReturn:
+    raise PlanError(f"the saved plan or capacity is damaged, or nobody saved it as it is: {what}")
+
+
+# JSON
+
+
+def dumps(data: Any) -> str:
+    """The one text for some data."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """What a text says; an error for whatever `dumps` does not write."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        return found if len(found) == len(pairs) else damaged("a name occurs twice")
+
+    def constant(name: str) -> NoReturn:
+        damaged(f"{name} is not a number of JSON")
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, PlanError):
+            raise
+        damaged(f"it is not JSON ({str(error)[:100]})")
+
+
+# Names
+
+
+def class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def find_class(name: Any) -> type:
+    """The class of this name, in a module that is loaded. Runs nothing: a module's or class's `__getattr__` is not
+    asked."""
+    module, _, qualified = str(name).partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
+    if not isinstance(found, type) or class_name(found) != name:
+        raise PlanError(
+            f"what was saved has an instance of the class {name!r}, which this program has not defined. Import the "
+            "module that defines it before the plan or capacity is used"
+        )
+    return found
+
+
+def has_name(kind: type) -> bool:
+    """Whether a class can be found again by its name."""
+    try:
+        return find_class(class_name(kind)) is kind
+    except PlanError:
+        return False
+
+
+def dtype_named(name: Any) -> Any:
+    """The dtype of this name, if arrays of JAX can have it."""
+    try:
+        found = compat.dtype_named(name) if isinstance(name, str) else None
+    except (TypeError, ValueError, StopIteration):
+        found = None
+    if found is None or str(found) != name or not (compat.is_prng_key(found) or _is_numeric(found)):
+        damaged(f"{str(name)[:40]!r} is no dtype of an array")
+    return found
+
+
+def _is_numeric(dtype: np.dtype) -> bool:
+    """Whether arrays of JAX can have a dtype, which NumPy's long floats, texts and objects cannot."""
+    return dtype == np.bool_ or (jnp.issubdtype(dtype, jnp.number) and hasattr(jnp, dtype.name))
+
+
+# Encoding
+
+
+def encode_value(value: Any, objects: list[Any] | None) -> Any:
+    """A value as JSON: numbers and texts as they are, anything else as a list that begins with what it is.
+
+    Args:
+        objects: where values that are not data are put; if there is no such place, they are refused by `NotData`.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind in (float, complex):
+        parts = (value.real, value.imag) if kind is complex else (value,)
+        return [kind.__name__, struct.pack(_BITS[kind.__name__], *parts).hex()]
+    if kind is bytes:
+        return ["bytes", value.hex()]
+    encoded = _encode_container(value, kind, objects) or _encode_named(value, kind, objects)
+    if encoded is not None:
+        return encoded
+    if objects is None:
+        raise NotData(value)
+    objects.append(value)
+    return ["object", len(objects) - 1]
+
+
+class NotData(Exception):
+    """A value cannot be saved as data."""
+
+    def __init__(self, value: Any):
+        super().__init__(value)
+        self.value = value
+
+
+def _encode_container(value: Any, kind: type, objects: list[Any] | None) -> list[Any] | None:
+    if kind in (tuple, list):
+        return [kind.__name__, *(encode_value(one, objects) for one in value)]
+    if kind is frozenset:
+        return ["frozenset", *sorted((encode_value(one, objects) for one in value), key=dumps)]
+    if kind is dict:
+        return ["dict", *([encode_value(k, objects), encode_value(v, objects)] for k, v in value.items())]
+    if isinstance(value, np.generic) and _is_numeric(value.dtype):
+        return ["numpy", str(value.dtype), value.tobytes().hex()]
+    if isinstance(value, np.dtype) and _is_numeric(value):
+        return ["dtype", str(value)]
+    if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+        return ["type", value.__name__]
+    return None
+
+
+def _encode_named(value: Any, kind: type, objects: list[Any] | None) -> list[Any] | None:
+    """A member of an enumeration, a named tuple or a dataclass."""
+    if isinstance(value, type) or not has_name(kind):
+        return None
+    if isinstance(value, enum.Enum):
+        is_member = kind.__members__.get(value.name) is value
+        return ["enum", class_name(kind), value.name] if is_member else None
+    if is_named_tuple(kind):
+        return ["named", class_name(kind), *(encode_value(one, objects) for one in value)]
+    if is_dataclass(value) and getattr(value, "__dict__", {}).keys() <= {field.name for field in fields(value)}:
+        contents = [encode_value(getattr(value, field.name), objects) for field in fields(value)]
+        return ["dataclass", class_name(kind), *contents]
+    return None
+
+
+def is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
+
+
+# Decoding
+
+
+def decode_value(data: Any, objects: Sequence[Any]) -> Any:
+    """What was encoded. Makes instances without calling their classes."""
+    if data is None or type(data) in (bool, int, str):
+        return data
+    if not isinstance(data, list) or not data or not isinstance(data[0], str):
+        damaged("a value has no type")
+    tag, *parts = data
+    if tag in _CONTAINERS:
+        return _CONTAINERS[tag](decode_value(part, objects) for part in parts)
+    if tag == "dict" and all(isinstance(part, list) and len(part) == 2 for part in parts):
+        return {decode_value(key, objects): decode_value(value, objects) for key, value in parts}
+    if tag in ("named", "dataclass") and parts:
+        contents = [decode_value(part, objects) for part in parts[1:]]
+        return _make_named(find_class(parts[0]), tag == "named", contents)
+    decode = _DECODERS.get(tag)
+    if decode is None:
+        damaged(f"a value of type {tag[:100]!r}")
+    return decode(objects, *parts)
+
+
+def _make_named(kind: Any, is_tuple: bool, contents: list[Any]) -> Any:
+    if is_tuple and is_named_tuple(kind) and len(contents) == len(kind._fields):
+        return tuple.__new__(kind, contents)
+    own = None if is_tuple or not is_dataclass(kind) else fields(kind)
+    if own is None or len(contents) != len(own):
+        damaged("an instance has other fields than its class")
+    return make_instance(kind, {field.name: content for field, content in zip(own, contents, strict=True)})
+
+
+def make_instance(kind: Any, contents: Mapping[str, Any]) -> Any:
+    """An instance with these attributes, made without a call of its class."""
+    made = object.__new__(kind)
+    for name, content in contents.items():
+        object.__setattr__(made, name, content)
+    return made
+
+
+def _from_bits(form: str, bits: Any) -> tuple[Any, ...]:
+    return struct.unpack(form, bytes.fromhex(bits))
+
+
+def _enum(_: Any, name: Any, member: Any) -> Any:
+    kind = find_class(name)
+    if not issubclass(kind, enum.Enum) or member not in kind.__members__:
+        damaged(f"{name} has no such member")
+    return kind.__members__[member]
+
+
+def _numpy(_: Any, name: Any, bits: Any) -> Any:
+    dtype = dtype_named(name)
+    return np.frombuffer(bytes.fromhex(bits), dtype)[0] if not compat.is_prng_key(dtype) else damaged("a scalar")
+
+
+_DECODERS: dict[str, Callable[..., Any]] = {
+    "float": lambda _, bits: _from_bits("<d", bits)[0],
+    "complex": lambda _, bits: complex(*_from_bits("<dd", bits)),
+    "bytes": lambda _, digits: bytes.fromhex(digits),
+    "numpy": _numpy,
+    "dtype": lambda _, name: dtype_named(name),
+    "type": lambda _, name: _TYPES[name],
+    "enum": _enum,
+    "object": lambda objects, number: objects[number],  # of a pickle; a file has none
+}

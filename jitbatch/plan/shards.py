@@ -1,0 +1,44 @@
+"""Plans for several devices: one plan whose leaves are stacked from plans of equal static part."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch.plan.plan import Like, Plan
+from jitbatch.util.errors import PlanError
+
+MAX_ROUNDS = 4
+"""How often plans are made like one another until they are equal. The second time is enough for all that is known."""
+
+
+def split(count: int, shards: int) -> list[slice]:
+    """Which samples each shard has."""
+    if shards < 1 or count % shards:
+        raise PlanError(f"{count} samples cannot be split into {shards} shards of equal size")
+    size = count // shards
+    return [slice(size * i, size * (i + 1)) for i in range(shards)]
+
+
+def plan_shards(make: Callable[[slice, Like | None], Plan], parts: Sequence[slice], like: Like | None) -> Plan:
+    """One plan of all shards, from a function that plans some of the samples like another plan."""
+    plans: list[Plan] = []
+    for _ in range(MAX_ROUNDS):
+        earlier, plans = plans, []
+        for number, part in enumerate(parts):
+            same = earlier and earlier[number].static == earlier[-1].static
+            plan = earlier[number] if same else make(part, like)
+            plans.append(plan)
+            like = plan.like
+        if all(plan.static == plans[0].static for plan in plans):
+            return jax.tree.map(_stack, *plans)
+    raise PlanError(
+        "the shards' plans are not for one program. Shards need the fused executor (cells with effects are not run by "
+        "it), and results of equal structure"
+    )
+
+
+def _stack(*leaves: Any) -> Any:
+    return np.stack(leaves) if isinstance(leaves[0], np.ndarray) else jnp.stack(leaves)

@@ -1,0 +1,113 @@
+"""Folding recorded operations into one jaxpr."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.record.values import Op, Value, root
+from jitbatch.util import compat
+from jitbatch.util.array_leaves import plain_aval
+from jitbatch.util.caches import Cache
+
+
+def fold(
+    ops: Sequence[Op], parameters: Sequence[Value], outputs: Sequence[Value], name: str,
+    resolve: Callable[[Any], Any] = lambda value: value, keep_dead_code: bool = False,
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """Operations as a closed jaxpr without constants, and the operands that it takes.
+
+    Operands are the parameters that are used, in order, then whatever else is read, in the order of its first use.
+    Scalars become literals; larger arrays that are closed over become operands, so that no cell holds one.
+    """
+    env: dict[int, Any] = {}
+    free: list[Any] = []
+    free_vars: list[Any] = []
+    equations: list[Any] = []
+    parameter_vars = [compat.Var(p.aval) for p in parameters]
+    for parameter, var in zip(parameters, parameter_vars, strict=True):
+        env[id(parameter)] = var
+
+    def read(value: Any) -> Any:
+        value = resolve(value)
+        atom = env.get(id(value))
+        if atom is None:
+            constant = root(value)
+            if type(constant) is not Value:
+                literal = _literal(constant)
+                if literal is not None:
+                    return literal
+            atom = env[id(value)] = compat.Var(plain_aval(value))
+            free.append(value)
+            free_vars.append(atom)
+        return atom
+
+    for op in ops:
+        inputs = [read(value) for value in op.inputs]
+        if op.index is not None:
+            out_vars = inline(_index_jaxpr(op.inputs[0].aval, op.index), inputs, equations)
+        elif op.primitive is compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts:
+            # jnp's functions are jits that ask to be inlined: `a + b` is the cell that `lax.add(a, b)` is.
+            out_vars = inline(op.params["jaxpr"], inputs, equations)
+        else:
+            out_vars = [compat.Var(value.aval) for value in op.outputs]
+            equations.append(compat.make_equation(inputs, out_vars, op.primitive, op.params, op.effects))
+        for value, var in zip(op.outputs, out_vars, strict=True):
+            env[id(value)] = var
+    out_atoms = [read(value) for value in outputs]
+    jaxpr = compat.make_jaxpr([*parameter_vars, *free_vars], out_atoms, equations, name)
+    operands = [*parameters, *free]
+    if not keep_dead_code:
+        live, used = compat.dead_code_eliminated(jaxpr.jaxpr, [True] * len(out_atoms))
+        jaxpr = compat.make_jaxpr(live.invars, live.outvars, live.eqns, name)
+        operands = [operand for operand, is_used in zip(operands, used, strict=True) if is_used]
+    return jaxpr, operands
+
+
+def _literal(value: Any) -> Any:
+    aval = compat.typeof(value)
+    if compat.is_tracer(value) or aval.shape or compat.is_prng_key(aval.dtype):
+        return None
+    scalar = np.asarray(value, dtype=aval.dtype)[()]
+    return compat.Literal(scalar.item() if aval.weak_type else scalar, aval)
+
+
+_index_jaxprs = Cache(1024)
+
+
+def _index_jaxpr(aval: Any, index: int | range) -> Any:
+    """`x[index]` along axis 0 as a jaxpr, as `lax` operations."""
+
+    def make() -> Any:
+        def take(x: Any) -> Any:
+            if isinstance(index, int):
+                return jax.lax.index_in_dim(x, index, axis=0, keepdims=False)
+            if index.step > 0:
+                return jax.lax.slice_in_dim(x, index.start, max(index.stop, index.start), index.step)
+            return jax.lax.rev(jax.lax.slice_in_dim(x, index[-1], index[0] + 1, -index.step) if index else x[:0], (0,))
+
+        return jax.make_jaxpr(take)(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type))
+
+    return _index_jaxprs.get_or_make((aval, index), make)
+
+
+def inline(closed: Any, inputs: Sequence[Any], equations: list[Any], open_jits: bool = False) -> list[Any]:
+    """Append a jaxpr's equations, on other inputs; its outputs as variables.
+
+    With `open_jits`, the equations of the jits in it take their places, at any depth.
+    """
+    env = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, compat.Literal) else env[atom]
+
+    for eqn in closed.jaxpr.eqns:
+        given = [read(atom) for atom in eqn.invars]
+        if open_jits and eqn.primitive is compat.jit_p and not eqn.params["jaxpr"].consts:
+            outputs = inline(eqn.params["jaxpr"], given, equations, open_jits)
+        else:
+            outputs = [compat.Var(var.aval) for var in eqn.outvars]
+            equations.append(compat.make_equation(given, outputs, eqn.primitive, eqn.params, eqn.effects))
+        env.update(zip(eqn.outvars, outputs, strict=True))
+    return [read(atom) for atom in closed.jaxpr.outvars]

@@ -1,0 +1,64 @@
+"""Outputs of an operation that are its inputs, handed through.
+
+The transformations of Flax (`nnx.jit`, `nnx.remat`, `nnx.scan`, ...) hand the variables of a module into the function
+that they transform, take them back from it, and set the module's variables to what came back. A variable that was not
+changed is an input of the operation that is also an output. Such an output is that input, so no state has changed.
+"""
+
+from typing import Any
+
+from jax.extend.core import primitives
+
+from jitbatch.ir.cell import Identity
+from jitbatch.util import compat
+from jitbatch.util.caches import Cache
+
+
+def handed_through(primitive: Any, params: dict[str, Any]) -> dict[int, int]:
+    """The outputs of an operation that are inputs of it, and which inputs they are."""
+    if primitive is compat.jit_p or primitive is primitives.remat_p:
+        return _of_jaxpr(params["jaxpr"])
+    if primitive is primitives.cond_p:  # behind the index, if all branches do it
+        first, *others = [_of_jaxpr(branch) for branch in params["branches"]]
+        return {out: given + 1 for out, given in first.items() if all(one.get(out) == given for one in others)}
+    if primitive is primitives.scan_p:
+        return _of_carry(params["jaxpr"], params["num_consts"], params["num_carry"], params["num_consts"])
+    if primitive is primitives.while_p:
+        body, consts = params["body_jaxpr"], params["body_nconsts"]
+        return _of_carry(body, consts, len(body.out_avals), consts + params["cond_nconsts"])
+    return {}
+
+
+def origin(jaxpr: Any, var: Any) -> Any:
+    """The variable that a variable of a jaxpr is, having been handed through operations."""
+    makers = {out: (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
+    while var in makers:
+        equation, place = makers[var]
+        given = handed_through(equation.primitive, equation.params).get(place)
+        if given is None:
+            return var
+        var = equation.invars[given]
+        if isinstance(var, compat.Literal):
+            return None
+    return var
+
+
+_known = Cache(1024)
+
+
+def _of_jaxpr(jaxpr: Any) -> dict[int, int]:
+    """Which outputs of a jaxpr are inputs of it. Remembered by identity, since JAX hands out the same jaxprs again."""
+    jaxpr = jaxpr.jaxpr if isinstance(jaxpr, compat.ClosedJaxpr) else jaxpr
+    return _known.get_or_make(Identity(jaxpr), lambda: _find(jaxpr))
+
+
+def _find(jaxpr: Any) -> dict[int, int]:
+    places = {var: place for place, var in enumerate(jaxpr.invars)}
+    origins = [None if isinstance(atom, compat.Literal) else origin(jaxpr, atom) for atom in jaxpr.outvars]
+    return {out: places[var] for out, var in enumerate(origins) if var in places}
+
+
+def _of_carry(body: Any, consts: int, carried: int, first: int) -> dict[int, int]:
+    """Which of the carried values of a loop each turn leaves as they are; they follow `first` others."""
+    same = _of_jaxpr(body)
+    return {place: first + place for place in range(carried) if same.get(place) == consts + place}

@@ -1,0 +1,71 @@
+"""Numbers in a recording that are known while a sample is recorded: Python's, and what was counted up from them."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.record.values import Op, Value
+from jitbatch.util import compat
+
+
+class Constants:
+    """The numbers that the scalars of one recording are known to be. Aliases are not looked through: the argument of a
+    call is one of whatever the next call passes."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Op, list[Any] | None]] = {}  # by the `id` of an operation, which is held
+
+    def clear(self) -> None:
+        self._known.clear()
+
+    def find(self, value: Any) -> np.ndarray | None:
+        """The number that a scalar is, None for anything that depends on an argument or on an outer transformation."""
+        if type(value) is not Value:
+            return _concrete(value)
+        pending = [value.source]
+        while pending:  # there may be too many operations for a recursion
+            op = pending[-1]
+            if type(op) is not Op or not _may_be_known(op):
+                return None
+            makers = [given.source for given in op.inputs if type(given) is Value]
+            missing = [maker for maker in makers if id(maker) not in self._known]
+            if missing:
+                pending += missing
+                continue
+            self._known[id(pending.pop())] = op, self._evaluate(op)
+        return self._output(value)
+
+    def _evaluate(self, op: Op) -> list[Any] | None:
+        numbers: list[Any] = []
+        for given in op.inputs:
+            number = self._output(given) if type(given) is Value else _concrete(given)
+            if number is None:
+                return None
+            numbers.append(number.item() if jax.typeof(given).weak_type else number)
+        with compat.eval_context():
+            outputs = op.primitive.bind(*numbers, **op.params)
+        return [np.asarray(one) for one in (outputs if op.primitive.multiple_results else [outputs])]
+
+    def _output(self, value: Value) -> Any:
+        _, outputs = self._known.get(id(value.source), (None, None))
+        if outputs is None:
+            return None
+        return outputs[next(place for place, one in enumerate(value.source.outputs) if one is value)]
+
+
+def _may_be_known(op: Op) -> bool:
+    """Whether an operation makes scalars that are numbers of nothing but scalars."""
+    if op.primitive is None or op.effects or op.is_users_jit or len(op.outputs) != 1:
+        return False
+    return all(map(_is_number, map(jax.typeof, (*op.inputs, *op.outputs))))
+
+
+def _is_number(aval: Any) -> bool:
+    return not aval.shape and not compat.is_prng_key(aval.dtype)
+
+
+def _concrete(value: Any) -> np.ndarray | None:
+    aval = jax.typeof(value)
+    is_known = _is_number(aval) and not compat.is_tracer(value)
+    return np.asarray(value, aval.dtype) if is_known else None

@@ -1,0 +1,50 @@
+"""Running totals: additions that are one operation while a sample is recorded.
+
+`total = total + term` in a loop, or Python's `sum`, makes an addition for every term. Where one adds to what the
+addition in the same place of the code made before, it is that operation again with one term more. If something reads
+what the total was on the way, it is taken apart into additions.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from jax.extend.core import primitives
+
+from jitbatch.record.values import Op, Value
+
+
+def is_total(op: Op, value: Value, scope: int) -> bool:
+    """Whether a value is what an addition in some scope made last, and a row."""
+    return op.primitive is primitives.add_p and op.outputs[0] is value and op.scope == scope and value.row is not None
+
+
+def continue_total(op: Op, term: Value, result: Value, at: int) -> None:
+    """Add one term more. The operation is to be among the others once for each addition."""
+    if not op.totals:
+        op.inputs, op.totals = list(op.inputs), []
+    op.inputs.append(term)  # type: ignore[attr-defined]
+    op.totals.append((op.outputs[0], op.at))  # type: ignore[attr-defined]
+    op.outputs, op.at = [result], at
+
+
+def apart(ops: Sequence[Op], which: Callable[[Op], bool] = lambda op: True) -> list[Op]:
+    """The operations, with additions in place of running totals."""
+    additions: dict[int, Iterator[Op]] = {}
+    result = []
+    for op in ops:
+        if op.totals and which(op):
+            if id(op) not in additions:
+                additions[id(op)] = iter(_additions(op))
+            op = next(additions[id(op)])
+        result.append(op)
+    return result
+
+
+def _additions(op: Op) -> list[Op]:
+    total, result = op.inputs[0], []
+    for term, (value, at) in zip(op.inputs[1:], (*op.totals, (op.outputs[0], op.at)), strict=True):
+        addition = Op([total, term], op.scope, at, op.site)
+        addition.primitive, addition.params, addition.outputs = op.primitive, op.params, [value]
+        value.source = addition
+        result.append(addition)
+        total = value
+    return result

@@ -1,0 +1,189 @@
+"""Structures: samples taken apart into leaves, and the key under which samples are the same program."""
+
+import functools
+import itertools
+import operator
+import sys
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.ir.input_rows import Inputs
+from jitbatch.util import compat
+from jitbatch.util.array_leaves import NUMBERS, described, is_array
+from jitbatch.util.errors import SampleError
+from jitbatch.util.key_order import flatten_in_order
+from jitbatch.util.static import Static
+
+_NUMBER = {kind: kind for kind in NUMBERS}
+_is_none = functools.partial(operator.is_, None)
+
+
+_jax_arrays: "weakref.WeakSet[type]" = weakref.WeakSet()
+"""Classes whose instances are arrays of JAX's: asking JAX for each leaf takes longer than all else here."""
+
+
+def describe_leaf(leaf: Any) -> Hashable:
+    """The type of an array leaf, as part of a key; None for what is not an array."""
+    kind = type(leaf)
+    if kind in NUMBERS:
+        return kind
+    if kind is np.ndarray and leaf.dtype.kind in "fiub":
+        return leaf.shape, leaf.dtype, False
+    if kind in _jax_arrays or isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, leaf.weak_type
+    if not is_array(leaf):
+        return None
+    if not hasattr(leaf, "shape"):
+        return compat.typed_number(leaf)
+    if isinstance(leaf, jax.Array) and hasattr(leaf, "weak_type"):  # keys have none
+        _jax_arrays.add(kind)
+    return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+
+
+def aval_of(leaf: Any) -> Any:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    return compat.make_aval(
+        aval.shape, jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True), aval.weak_type
+    )
+
+
+class Structure:
+    """A sample taken apart.
+
+    Attributes:
+        sample: the sample.
+        leaves: its leaves.
+        arrays: the leaves that are not numbers.
+        key: what is the same for samples that are the same program.
+        recorded: its graph, where that is known already, and its leaves as input rows of that (see `ir/input_rows`).
+            Each context has structures of its own (see `record/context`).
+    """
+
+    __slots__ = ("arrays", "key", "leaves", "recorded", "sample")
+
+    def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str], has_data: bool = True):
+        try:
+            self.leaves, tree, statics = flatten_in_order(sample)
+        except (RecursionError, SystemError) as error:
+            raise SampleError(
+                f"sample {index} is nested too deeply: Python's recursion limit is {sys.getrecursionlimit()}, and "
+                "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
+                "as arrays of nodes instead of nested containers"
+            ) from error
+        # Numbers are many: they are told from arrays without a loop in Python.
+        numbers = tuple(map(_NUMBER.get, map(type, self.leaves)))
+        self.arrays = list(itertools.compress(self.leaves, map(_is_none, numbers))) if None in numbers else []
+        others = tuple(map(describe_leaf, self.arrays))
+        if None in others or (has_data and jax.ShapeDtypeStruct in map(type, self.arrays)):
+            raise _leaf_error(sample, index, names)
+        self.key = (tree, statics, numbers, others)
+        self.sample = sample
+        self.recorded: tuple[Any, Inputs] | None = None
+
+    def inputs_of(self, graph: Any) -> Inputs:
+        """The leaves that are rows of a graph."""
+        recorded = self.recorded  # read once: another thread may replace it
+        known = recorded is not None and recorded[0] is graph
+        return recorded[1] if known else graph.input_rows.taken(self.leaves)  # type: ignore[index]
+
+    @property
+    def mark(self) -> int:
+        """Tells a sample that `cannot_change` from others that are taken apart when it may be gone."""
+        return hash((identity(self.sample), *[leaf if type(leaf) in NUMBERS else id(leaf) for leaf in self.leaves]))
+
+    def is_current(self) -> bool:
+        """Whether a sample that `cannot_change` still has this key: NumPy lets an array take another shape."""
+        return tuple([(array.shape, array.dtype, False) for array in self.arrays]) == self.key[3]
+
+
+MOST_BYTES = 4096
+"""What the arrays of a sample may take at most, for the sample to be remembered."""
+
+
+def identity(sample: tuple[Any, ...]) -> Hashable:
+    """What tells a sample from all others that exist."""
+    return id(sample[0]) if len(sample) == 1 else tuple(map(id, sample))
+
+
+def identities(samples: Sequence[tuple[Any, ...]]) -> list[Hashable]:
+    """The `identity` of each sample."""
+    if samples and len(samples[0]) == 1:
+        return [id(part) for (part,) in samples]
+    return list(map(identity, samples))
+
+
+def cannot_change(sample: tuple[Any, ...]) -> bool:
+    """Whether a sample will have the same leaves whenever it is taken apart, and is small: tuples of numbers, of
+    `Static` and of NumPy's arrays (what is in an array may change)."""
+    remaining = list(sample)
+    tuples = {tuple}
+    size = 0
+    while remaining:
+        part = remaining.pop()
+        kind = type(part)
+        if kind in _FIXED:
+            continue
+        if kind in tuples:
+            remaining += part
+        elif kind is np.ndarray:
+            size += part.nbytes
+        elif isinstance(part, tuple) and is_named_tuple(kind, part):
+            tuples.add(kind)
+            remaining += part
+        elif not isinstance(part, np.generic):
+            return False
+    return size <= MOST_BYTES
+
+
+_FIXED = NUMBERS | {Static, type(None)}
+_named_tuples: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
+
+
+def is_named_tuple(kind: type, part: tuple[Any, ...]) -> bool:
+    """Whether JAX takes instances of a class apart as it does named tuples, and not in a way of their own."""
+    found = _named_tuples.get(kind)
+    if found is None:
+        items, treedef = jax.tree.flatten(part, is_leaf=lambda item: item is not part)
+        found = len(items) == len(part) and all(map(operator.is_, items, part)) and treedef.node_data() == (kind, None)
+        _named_tuples[kind] = found
+    return found
+
+
+def described_leaves(structure: Any) -> Iterator[Any]:
+    """What `describe_leaf` said of each leaf of samples with this key."""
+    _, _, numbers, others = structure
+    remaining = iter(others)
+    return (next(remaining) if number is None else number for number in numbers)
+
+
+def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> SampleError:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(sample)[0]:
+        if describe_leaf(leaf) is None or isinstance(leaf, jax.ShapeDtypeStruct):
+            place = f"{names[path[0].idx]}[{index}]{jax.tree_util.keystr(path[1:])}"
+            return SampleError(f"sample {index}: {place} is {described(leaf)} of type {_what_is_wrong(leaf)}")
+    raise AssertionError("no leaf is at fault")
+
+
+def _what_is_wrong(leaf: Any) -> str:
+    """The type of a leaf that is no array, and what to do."""
+    name = type(leaf).__name__
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return (
+            f"{name}, which has no data. A plan holds the data of its samples: give arrays (only shared arguments may "
+            "be shapes and dtypes). To make room for such samples, plan zeros: `jnp.zeros(s.shape, s.dtype)`"
+        )
+    if isinstance(leaf, np.ma.MaskedArray):
+        return f"{name}, which JAX does not take: give `x.filled(...)`, and `x.mask` as an array beside it"
+    if isinstance(leaf, np.ndarray | np.generic):
+        return (
+            f"{name} with dtype {leaf.dtype}, which is not an array or a number that JAX computes with. Give numbers "
+            "or bools, or wrap in jitbatch.Static(...) whatever Python code is to look at"
+        )
+    return (
+        f"{name}, which is not an array or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, "
+        "register its class with jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
+    )

@@ -1,0 +1,332 @@
+"""What a recording is made of: values and the operations that make them."""
+
+import operator
+from collections.abc import Container, Iterable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from jitbatch.ir.cell import Cell
+from jitbatch.util import compat
+from jitbatch.util.array_leaves import described, is_array, plain_aval
+from jitbatch.util.compat import current_trace
+from jitbatch.util.errors import OutputError
+from jitbatch.util.sites import Site
+
+
+class Op:
+    """One recorded operation: a primitive, an index into an array, or a sum that was found in others.
+
+    Attributes:
+        inputs: `Value`s, concrete arrays, and tracers of outer transformations.
+        outputs: `Value`s.
+        primitive, params, effects: of a primitive.
+        cell: of a sum, maximum or minimum of terms.
+        index: of an indexing operation, an int or a range along axis 0.
+        at: how many nodes had been recorded before it.
+        site, scope: the user's code and the decorated call it was recorded in.
+        turn: which turn of a loop over terms of a sum it belongs to, if any.
+        made_from: of a sum of any length, the user's code that it was found in.
+        totals: of a running total, what it was before each of its last additions, and the `at` of that (see
+        `record/running_totals`).
+    """
+
+    primitive: Any = None
+    params: Any = MappingProxyType({})
+    effects: Any = frozenset()
+    cell: Cell | None = None
+    index: int | range | None = None
+    turn: tuple[int, int] | None = None
+    made_from: Site | None = None
+    totals: Sequence[tuple["Value", int]] = ()
+
+    def __init__(self, inputs: Sequence[Any], scope: int, at: int, site: Site | None = None):
+        self.inputs: Sequence[Any] = inputs
+        self.outputs: list[Value] = []
+        self.scope = scope
+        self.at = at
+        self.site = site
+
+    @property
+    def is_users_jit(self) -> bool:
+        return self.primitive is compat.jit_p and compat.is_users_jit(self.params)
+
+
+class SharedSource(NamedTuple):
+    """The source of a leaf of the shared arguments."""
+
+    leaf: int
+
+
+InputSource: TypeAlias = tuple[int, int, int]
+"""Where a value of a sample comes from that nothing makes: a leaf, how many of its axes are indexed, and the row along
+them. A plain tuple: there is one for each word of a sentence."""
+
+
+class NodeSource:
+    """The source of what a call of a decorated function made: a node, or a shared value."""
+
+    __slots__ = ()
+
+
+NODE = NodeSource()
+
+
+class ConstantRow:
+    """The source of a constant that is a row, as an input is, and not part of what is computed."""
+
+    __slots__ = ("array", "aval")
+
+    def __init__(self, array: Any, aval: Any = None):
+        self.array = array
+        self.aval = plain_aval(array) if aval is None else aval
+
+
+SOURCES = frozenset({Op, tuple, SharedSource, NodeSource, ConstantRow})
+"""What values come from that are not aliases."""
+
+
+class Value(compat.Tracer):
+    """An array of a sample that is being recorded.
+
+    Attributes:
+        source: the `Op` that makes it, an `InputSource`, a `SharedSource`, a `ConstantRow`, `NODE`, or another value or
+            a concrete array that it is an alias of.
+        row: its number in the recording if it is a row of the batch, None if it is shared (see `record/rows`).
+        form: what a decorated function that is called on it depends on: of a row the number of its aval; of a shared
+            value a negative number, which is found out when it is needed.
+    """
+
+    __slots__ = ("aval_number", "form", "row", "source")
+    aval: Any
+
+    def __init__(
+        self, trace: Any, aval: Any, aval_number: int, source: Any, row: int | None = None, form: int | None = None
+    ):
+        self._trace = trace
+        self.aval = aval
+        self.aval_number = aval_number
+        self.source = source
+        self.row = row
+        self.form = form
+
+    def __getitem__(self, index: Any) -> Any:
+        # Indexing with Python integers is recorded as such: jnp's general indexing takes 130 us, and a row of an
+        # input must stay a reference to that row, whatever the length of the array.
+        if isinstance(index, tuple):
+            if index and len(index) <= self.ndim and all(map(_is_int, index)):
+                value: Any = self
+                for i in index:
+                    value = value[i]
+                return value
+        elif self.ndim and self._trace.is_valid():
+            length: int = self.aval.shape[0]
+            if _is_int(index) and -length <= index < length:
+                return self._trace.index(self, int(index) % length)
+            if isinstance(index, slice) and not any(isinstance(i, jax.Array) for i in _slice_parts(index)):
+                return self._trace.index(self, range(length)[index])
+            if type(index) is Value:
+                return _getitem(self, index)
+        self._check_index(index if isinstance(index, tuple) else (index,))
+        return self.aval._getitem(self, index)
+
+    def _check_index(self, index: tuple[Any, ...]) -> None:
+        """Raise for an index that JAX has no use for, and that a sample is likely to have led to."""
+        if self.ndim == 0 and any(_is_int(part) or isinstance(part, slice) for part in index):
+            raise self._trace.number_error(self, "indexed")
+        for part in index:
+            for end in _slice_parts(part) if isinstance(part, slice) else ():
+                if type(end) is Value:
+                    raise self._trace.control_flow_error(end, "a bound of a slice")
+
+    # Arithmetic on values of one type, or with a number, is recorded as such: an operator of jnp's takes 20 us or more.
+
+    def __add__(self, other: Any) -> Any:
+        trace = self._trace
+        if (  # as `_is_like`: additions are many
+            type(other) is Value
+            and other.aval_number == self.aval_number
+            and self.aval.dtype.kind == "f"
+            and current_trace() is trace
+        ):
+            return trace.arithmetic(ADD, self, other)
+        if (number := self._number(other)) is not None:
+            return trace.arithmetic_with(ADD, self, number, self)
+        return super().__add__(other)
+
+    def __radd__(self, other: Any) -> Any:
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(ADD, number, self, self)
+        return super().__radd__(other)
+
+    def __mul__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(MULTIPLY, self, other)
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(MULTIPLY, self, number, self)
+        return super().__mul__(other)
+
+    def __rmul__(self, other: Any) -> Any:
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(MULTIPLY, number, self, self)
+        return super().__rmul__(other)
+
+    def __sub__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(SUBTRACT, self, other)
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(SUBTRACT, self, number, self)
+        return super().__sub__(other)
+
+    def __rsub__(self, other: Any) -> Any:
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(SUBTRACT, number, self, self)
+        return super().__rsub__(other)
+
+    def __truediv__(self, other: Any) -> Any:
+        if type(other) is Value and self._is_like(other):
+            return self._trace.arithmetic(DIVIDE, self, other)
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(DIVIDE, self, number, self)
+        return super().__truediv__(other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        if (number := self._number(other)) is not None:
+            return self._trace.arithmetic_with(DIVIDE, number, self, self)
+        return super().__rtruediv__(other)
+
+    def _is_like(self, other: "Value") -> bool:
+        """Whether arithmetic with another value needs no conversion, and is this recording's business."""
+        return other.aval_number == self.aval_number and self.aval.dtype.kind == "f" and current_trace() is self._trace
+
+    def _number(self, other: Any) -> np.ndarray | None:
+        """A number of Python's as JAX converts it for arithmetic with this value; None for all that is left to JAX."""
+        kind = type(other)
+        if not ((kind is float or kind is int) and self.aval.dtype.kind == "f" and current_trace() is self._trace):
+            return None
+        return np.asarray(other, jax.dtypes.canonicalize_dtype(kind)).astype(self.aval.dtype)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise self._trace.number_error(self, "iterated over or unpacked")
+        if self._trace.is_valid():
+            return self._trace.rows(self)
+        return (self[i] for i in range(self.shape[0]))
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise self._trace.number_error(self, "asked for its len()")
+        return self.aval.shape[0]
+
+    def __reversed__(self) -> Iterator[Any]:
+        if self.ndim == 0:
+            raise self._trace.number_error(self, "iterated over")
+        return (self[i] for i in reversed(range(self.shape[0])))
+
+    def __bool__(self) -> bool:
+        raise self._trace.control_flow_error(self, "bool()")
+
+    def __int__(self) -> int:
+        raise self._trace.control_flow_error(self, "int()")
+
+    def __index__(self) -> int:
+        raise self._trace.control_flow_error(self, "index()")
+
+    def __float__(self) -> float:
+        raise self._trace.control_flow_error(self, "float()")
+
+    def __complex__(self) -> complex:
+        raise self._trace.control_flow_error(self, "complex()")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._trace.control_flow_error(self, "numpy.asarray()")
+
+    def __hash__(self) -> int:
+        raise self._trace.control_flow_error(self, "hash()")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise self._trace.control_flow_error(self, "format()")
+        return str(self)
+
+    def tolist(self) -> Any:
+        raise self._trace.control_flow_error(self, "tolist()")
+
+    def item(self, *args: Any) -> Any:
+        raise self._trace.control_flow_error(self, "item()")
+
+
+new = object.__new__
+
+_getitem = jax.jit(operator.getitem, inline=True)
+"""Indexing with an array as one operation: it is a dozen of jnp's, which take 270 us to record."""
+
+
+def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]], before: int = 0) -> list[Value]:
+    """The rows of a sample, of these avals with their numbers and sources, after so many others that are given."""
+    values = []
+    for row, ((aval, number), source) in enumerate(given, before + 1):
+        value = new(Value)  # as `Value(...)`, in less time: there is one for each word of a sentence
+        value._trace = trace
+        value.aval = aval
+        value.aval_number = value.form = number
+        value.source = source
+        value.row = -row
+        values.append(value)
+    return values
+
+
+def new_value(op: Op, aval: Any) -> Value:
+    """A value of the recording that an operation belongs to, which nothing makes yet."""
+    return op.outputs[0]._trace.value(aval, None)
+
+
+_OPERATORS = (jax.lax.add, jax.lax.mul, jax.lax.sub, jax.lax.div)
+ADD, MULTIPLY, SUBTRACT, DIVIDE = jax.make_jaxpr(lambda x: [one(x, x) for one in _OPERATORS])(0.0).eqns
+
+
+def _is_int(index: Any) -> bool:
+    return isinstance(index, int | np.integer) and not isinstance(index, bool)
+
+
+def _slice_parts(index: slice) -> tuple[Any, Any, Any]:
+    return index.start, index.stop, index.step
+
+
+def check_result(result: Any, sample: str) -> None:
+    """Raise for what a function returned that is not an array or a number."""
+    if all(map(is_array, jax.tree.leaves(result))):
+        return
+    for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
+        if not is_array(leaf):
+            raise OutputError(
+                f"the batched function returned {described(leaf)} of type {type(leaf).__name__} at "
+                f"result{jax.tree_util.keystr(path)} for {sample}. It must return arrays and numbers, in any pytree."
+            )
+
+
+def within(rows: range, index: int | range) -> int | range:
+    """The element or slice `index` of the slice `rows`, as an element or slice of what `rows` is a slice of."""
+    if isinstance(index, int):
+        return rows[index]
+    start, step = rows.start + index.start * rows.step, index.step * rows.step
+    return range(start, start + step * len(index), step)
+
+
+def root(value: Any) -> Any:
+    """What an alias stands for."""
+    while type(value) is Value:
+        source = value.source
+        if type(source) in SOURCES:
+            break
+        value = source
+    return value
+
+
+def within_body(value: Any, arguments: Container[int]) -> Any:
+    """What an alias stands for inside a body: arguments, given by `id`, are aliases of what they are outside."""
+    while type(value) is Value and type(value.source) is Value and id(value) not in arguments:
+        value = value.source
+    return value

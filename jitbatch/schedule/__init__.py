@@ -1,0 +1,7 @@
+"""Which nodes run together, and in which order.
+
+In: a `Problem`: types, levels and edges of the distinct nodes.
+Out: the step of each node, by a `Policy`; in a loop, the round of each node.
+Invariants: nodes of a step have one type and do not depend on each other; the order of samples does not matter.
+Imports: `util`, `ir`, `record`, `batch`.
+"""

@@ -1,0 +1,452 @@
+"""`jitbatch.jit`: `jax.jit` for functions that batch samples of any shapes."""
+
+import functools
+import threading
+import types
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+import jax
+import numpy as np
+
+from jitbatch.inspect.report import Report
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.prefetch import Ahead, on_device
+from jitbatch.record.structure import describe_leaf
+from jitbatch.step.capacity import SavedRoom, StepCapacity
+from jitbatch.step.places import Bound, Parameters, Place
+from jitbatch.step.samples import About, Again, Samples, StepTrace, Use, current_step
+from jitbatch.util import compat
+from jitbatch.util.array_leaves import NUMBERS
+from jitbatch.util.caches import CacheInfo
+from jitbatch.util.errors import ArgumentError
+from jitbatch.util.sites import describe_function
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_TRACES = 4
+"""How often a step is traced before everything that it batches has a plan: twice, unless it changes meanwhile."""
+
+MAX_ARRANGEMENTS = 16
+"""Kinds of arguments (static values, shapes, dtypes) for which it is remembered what a step batches."""
+
+
+class Arrangement(NamedTuple):
+    """What a step does with samples when it is called with some kind of arguments.
+
+    Attributes:
+        kind: the kind of arguments (see `_kind_of`).
+        places: where the samples are.
+        uses: the functions that are given them.
+    """
+
+    kind: Hashable
+    places: tuple[Place, ...]
+    uses: tuple[Use, ...]
+
+
+class Jitted(Generic[P, R]):
+    """A compiled step. Made by `jitbatch.jit`, and called as the function that it was made from."""
+
+    def __init__(
+        self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str],
+        jit: Callable[..., Any], options: dict[str, Any],
+    ):  # fmt: skip
+        functools.update_wrapper(self, fun)
+        self.__wrapped__ = fun
+        self._name = describe_function(fun)
+        self._parameters = Parameters.of(fun)
+        self._places = tuple(map(Place.parse, samples))
+        self._pad = pad
+        self._rows = tuple(map(Place.parse, rows))
+        for place in (*self._places, *self._rows):
+            self._parameters.check(place, self._name)
+        self._jit = jit
+        self._options = options
+        self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
+        self._arrangements: list[Arrangement] = []  # the newest first
+        self._uses: dict[Hashable, Use] = {}
+        self._saved = StepCapacity()
+        self._calls = self._traces = 0
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._with_plans(lambda compiled: compiled, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<jitbatch.jit of {self._name}>"
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The step lowered for these arguments, as by `jax.jit(f).lower`."""
+        return self._with_plans(lambda compiled: compiled.lower, args, kwargs)
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The step traced for these arguments, as by `jax.jit(f).trace`."""
+        return self._with_plans(lambda compiled: compiled.trace, args, kwargs)
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The shapes and dtypes of what the step returns, as by `jax.jit(f).eval_shape`."""
+        return self._with_plans(lambda compiled: compiled.eval_shape, args, kwargs)
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Report | tuple[Report, ...]:
+        """What happens to the samples of a call: see `f.explain`. A report for each function that is given samples."""
+        call = self._parameters.bind(args, kwargs)
+        arrangement = self._arrangement_for(call)
+        if arrangement not in self._arrangements:
+            arrangement = self._discovered(call)
+        samples = {place: self._filled(call.at(place))[0] for place in arrangement.places}
+        reports = tuple(use.plan(samples, is_alone=True).explain() for use in arrangement.uses)
+        if not reports:
+            raise ArgumentError(f"{self._name} gives no samples to `.batch`: there is nothing to explain")
+        return reports[0] if len(reports) == 1 else reports
+
+    def prefetch(self, minibatches: Iterable[Any], ahead: int | None = None) -> Ahead[Any]:
+        """Minibatches whose samples are planned ahead of time, while the device runs the steps before.
+
+        Args:
+            minibatches: an iterable, such as a data loader. An item is a tuple of the last positional arguments of the
+                step, a dict of arguments by name, or the one argument that holds the samples.
+            ahead: how many minibatches are planned ahead, in a thread. By default 2, but 0 where the device is a CPU,
+                which has only the cores that planning takes.
+
+        Returns:
+            An iterator of the same items with planned samples in them, to be given to the step. Close it, or use it as
+            a context manager, to stop early. Until the step has been called once, items pass as they are.
+        """
+        return Ahead(on_device(map(self._planned, minibatches)), ahead)
+
+    def cache_info(self) -> dict[str, CacheInfo]:
+        """Hits and misses: of `"rooms"`, plans that fitted the sizes that there were, and plans that did not; of
+        `"programs"`, calls that ran a program that was there, and calls that traced and compiled one."""
+        rooms = [one.info() for use in list(self._uses.values()) for one in list(use.rooms.values())]
+        hits, misses, largest, size = (sum(info[field] for info in rooms) for field in range(4))
+        calls, traces = self._calls, self._traces
+        return {
+            "rooms": CacheInfo(hits, misses, largest, size),
+            "programs": CacheInfo(max(calls - traces, 0), traces, traces, traces),
+        }
+
+    @property
+    def capacity(self) -> StepCapacity:
+        """What the programs of the step have room for. Save it, and set it in another process before the first call:
+        the step then has the sizes, and so gives the bits, of this one.
+
+        >>> import jitbatch
+        >>> total = jitbatch.jitbatch(lambda scale, xs: scale * sum(xs))
+        >>> step = jitbatch.jit(lambda scale, samples: total.batch(scale, samples))
+        >>> _ = step(2.0, [(1.0, 2.0), (3.0,)])
+        >>> again = jitbatch.jit(lambda scale, samples: total.batch(scale, samples))
+        >>> again.capacity = jitbatch.StepCapacity.from_json(step.capacity.to_json())
+        >>> _ = again(2.0, [(1.0,), (3.0,)])
+        >>> again.capacity == step.capacity
+        True
+        """
+        with self._lock:
+            found = [
+                SavedRoom(use.name, count, room.nodes, room.like.capacity if isinstance(room.like, Plan) else room.like)
+                for use in self._uses.values()
+                for count, rooms in sorted(use.rooms.items())
+                for room in rooms
+            ]
+            names = {use.name for use in self._uses.values()}
+            return StepCapacity((*found, *(room for room in self._saved.rooms if room.use not in names)))
+
+    @capacity.setter
+    def capacity(self, capacity: StepCapacity) -> None:
+        with self._lock:
+            if self._uses:
+                raise ArgumentError(f"{self._name} has been called: set its capacity before that")
+            self._saved = capacity
+
+    # Calls
+
+    def _with_plans(self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the compiled step, or a method of it, with plans in the place of samples."""
+        call = self._parameters.bind(args, kwargs)
+        arrangement = self._arrangement_for(call)
+        self._calls += 1
+        for _ in range(MAX_TRACES):
+            step = StepTrace(self._name, self._uses, call.arguments)
+            with_handles = self._with_handles(step, arrangement, call)
+            try:
+                with step:
+                    return with_handles.call(choose(self._compiled_for(arrangement)))
+            except Again as again:
+                if again.step is not step:
+                    raise
+                arrangement = self._learned(step, call)
+        raise ArgumentError(
+            f"{self._name} gives other samples to `.batch`, or other shared arguments, each time it is traced. What a "
+            "compiled step does must depend on its arguments alone"
+        )
+
+    def _discovered(self, call: Bound) -> Arrangement:
+        """What the step does with samples, found out without compiling it."""
+        step = StepTrace(self._name, self._uses, call.arguments, is_complete=False)
+        nothing = Arrangement(None, self._places, ())
+        with_handles = self._with_handles(step, nothing, call)
+        try:
+            with step:
+                with_handles.call(self._compiled_for(nothing))
+        except Again as again:
+            if again.step is not step:
+                raise
+        return self._learned(step, call)
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        """The body of the step, while it is traced."""
+        step = current_step()
+        assert step is not None
+        step.enter_body(self._parameters.bind(args, kwargs).arguments)
+        try:
+            result = self.__wrapped__(*args, **kwargs)
+        except AttributeError as error:
+            if error.name == "mask" and not isinstance(error.obj, Samples):
+                error.add_note('jitbatch: samples have a mask if they are named, as by jitbatch.jit(samples="trees")')
+            raise
+        if not step.is_complete:
+            raise Again(step)
+        self._traces += 1
+        return result
+
+    def _compiled_for(self, arrangement: Arrangement) -> Callable[..., Any]:
+        """The compiled step. Samples are not donated."""
+        holding = frozenset(place.argument for place in arrangement.places)
+        with self._lock:
+            if holding not in self._compiled:
+
+                @functools.wraps(self.__wrapped__)
+                def body(*args: Any, **kwargs: Any) -> Any:
+                    return self._traced(*args, **kwargs)
+
+                self._compiled[holding] = self._jit(body, **self._without_donating(arrangement.places))
+            return self._compiled[holding]
+
+    def _without_donating(self, places: Sequence[Place]) -> dict[str, Any]:
+        """The options of `jax.jit`, with no argument donated that holds samples."""
+        options = dict(self._options)
+        for option in ("donate_argnums", "donate_argnames"):
+            names = self._names_in(option)
+            for place in places:
+                if place.argument in names and place.path:
+                    raise ArgumentError(
+                        f"the argument {place.argument!r} of {self._name} is donated, but holds samples, at {place}, "
+                        "which are not. Pass them as an argument of their own"
+                    )
+            kept = [name for name in names if name not in {place.argument for place in places}]
+            if len(kept) < len(names):
+                positions = self._parameters.positional
+                options[option] = [positions.index(name) for name in kept] if option == "donate_argnums" else kept
+        return options
+
+    def _names_in(self, option: str) -> list[str]:
+        """The arguments that an option of `jax.jit` speaks of, by name."""
+        value = self._options.get(option)
+        if value is None:
+            return []
+        names = self._parameters.positional
+        return [
+            one if isinstance(one, str) else names[one] for one in ([value] if isinstance(value, int | str) else value)
+        ]
+
+    # What a call does with samples
+
+    def _arrangement_for(self, call: Bound) -> Arrangement:
+        with self._lock:
+            if not self._arrangements:
+                return Arrangement(None, self._places, ())
+            if len(self._arrangements) > 1:
+                kind = self._kind_of(call, {place for one in self._arrangements for place in one.places})
+                found = [one for one in self._arrangements if one.kind == kind]
+                return found[0] if found else self._arrangements[0]
+            return self._arrangements[0]
+
+    def _learned(self, step: StepTrace, call: Bound) -> Arrangement:
+        """What a step did with samples when it was traced."""
+        with self._lock:
+            met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
+            places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
+            known = {place for one in self._arrangements for place in one.places}
+            found = Arrangement(self._kind_of(call, known.union(places)), tuple(places), met)
+            others = [one for one in self._arrangements if one.kind != found.kind]
+            self._arrangements = [found, *others][:MAX_ARRANGEMENTS]
+        return found
+
+    def _named(self, key: Hashable, use: Use) -> Use:
+        """A use that was met first, with a name, and with the rooms that were saved under it."""
+        places = ", ".join(map(str, use.places))
+        name = f"{use.function.__module__}.{use.function.__qualname__}({places})"
+        same = sum(other.name.partition(" #")[0] == name for other in self._uses.values())
+        name += f" #{same + 1}" if same else ""
+        use = self._uses[key] = replace(use, name=name, saved=self._saved.of(name))
+        return use
+
+    def _kind_of(self, call: Bound, places: Iterable[Place]) -> Hashable:
+        """The kind of arguments of a call: what decides which uses its trace meets, apart from samples."""
+        for place in places:
+            if place.argument in call.arguments:
+                call = call.replaced(place, None)
+        static = dict.fromkeys(self._names_in("static_argnums") + self._names_in("static_argnames"))
+        fixed = tuple((name, _hashable(call.arguments[name])) for name in static if name in call.arguments)
+        leaves, tree = jax.tree.flatten({name: one for name, one in call.arguments.items() if name not in static})
+        return tree, tuple(map(_kind_of_leaf, leaves)), fixed
+
+    def _with_handles(self, step: StepTrace, arrangement: Arrangement, call: Bound) -> Bound:
+        """The call with handles in the place of samples."""
+        places = [place for place in arrangement.places if place.argument in call.arguments]
+        given = {place: call.at(place) for place in places}
+        filled = {place: self._filled(value) for place, value in given.items()}
+        step.samples.update({place: samples for place, (samples, _) in filled.items()})
+        for place, (samples, mask) in filled.items():
+            uses = tuple(use for use in arrangement.uses if use.places[0] == place)
+            about = About(place, _count(samples), uses, self._name)
+            value = given[place]
+            if not isinstance(value, Samples) or value._about != about:
+                value = Samples(about, [use.plan(step.samples) for use in uses], mask, samples)
+            step.handles[place] = value
+            call = call.replaced(place, value)
+        counts = [len(handle) for handle in step.handles.values()]
+        for place in self._rows if counts else ():
+            call = call.replaced(place, _with_rows(call.at(place), max(counts), place))
+        return call
+
+    def _filled(self, samples: Any) -> tuple[Any, Any]:
+        """Samples, filled up to a multiple of `pad` by repeating the last one, and the mask of those that are given."""
+        if isinstance(samples, Samples):
+            return samples._given, samples._mask
+        if self._pad is None:
+            return samples, None
+        count = _count(samples)
+        room = -(-count // self._pad) * self._pad
+        return _with_rows(samples, room, None), np.arange(room) < count
+
+    def _planned(self, item: Any) -> Any:
+        """An item of `prefetch` with planned samples."""
+        with self._lock:
+            arrangement = self._arrangements[0] if self._arrangements else None
+        if arrangement is None or not arrangement.places:
+            return item
+        call = self._item_arguments(item, arrangement)
+        if not any(place.argument in call.arguments for place in arrangement.places):
+            raise ArgumentError(
+                f"an item of `prefetch` gives {', '.join(call.arguments) or 'nothing'} to {self._name}, but the "
+                f"samples are {', '.join(map(str, arrangement.places))}. Items are tuples of its last positional "
+                "arguments, or dicts of arguments by name"
+            )
+        planned = self._with_handles(StepTrace(self._name, self._uses, call.arguments), arrangement, call).arguments
+        if isinstance(item, tuple):
+            return tuple(planned.values())
+        return planned if isinstance(item, Mapping) else next(iter(planned.values()))
+
+    def _item_arguments(self, item: Any, arrangement: Arrangement) -> Bound:
+        if isinstance(item, Mapping):
+            named = dict(item)
+        elif isinstance(item, tuple):
+            named = dict(zip(self._parameters.positional[-len(item) :], item, strict=True))
+        else:
+            named = {arrangement.places[0].argument: item}
+        return Bound(self._parameters, (), named)
+
+
+def _count(samples: Any) -> int:
+    """How many samples there are in a sequence, an array, or a tree of arrays."""
+    if isinstance(samples, Sequence) and not hasattr(samples, "_fields"):
+        return len(samples)
+    return np.shape(jax.tree.leaves(samples)[0])[0]
+
+
+def _with_rows(rows: Any, count: int, place: Place | None) -> Any:
+    """A sequence or arrays with so many rows, of which the last ones repeat the last."""
+    have = _count(rows)
+    if have == count:
+        return rows
+    if not 0 < have < count:
+        what = "samples" if place is None else str(place)
+        raise ArgumentError(f"{what} cannot be filled up from {have} to {count} rows")
+    if isinstance(rows, Sequence) and not hasattr(rows, "_fields"):
+        return [*rows, *[rows[-1]] * (count - have)]
+    index = np.minimum(np.arange(count), have - 1)
+    return jax.tree.map(lambda leaf: leaf[index] if compat.is_tracer(leaf) else np.asarray(leaf)[index], rows)
+
+
+def _kind_of_leaf(leaf: Any) -> Hashable:
+    if type(leaf) in NUMBERS and type(leaf) is not bool:
+        return type(leaf)
+    described = describe_leaf(leaf)
+    return (type(leaf), _hashable(leaf)) if described is None or type(leaf) is bool else described
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value
+
+
+@overload
+def jit(fun: Callable[P, R], /) -> Jitted[P, R]: ...
+@overload
+def jit(
+    fun: None = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None, rows: str | Sequence[str] = (),
+    jit: Callable[..., Any] = jax.jit, **options: Any,
+) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...  # fmt: skip
+@overload
+def jit(
+    fun: Callable[P, R], /, *, samples: str | Sequence[str] = (), pad: int | None = None, rows: str | Sequence[str] =
+    (), jit: Callable[..., Any] = jax.jit, **options: Any,
+) -> Jitted[P, R]: ...  # fmt: skip
+def jit(
+    fun: Any = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None, rows: str | Sequence[str] = (),
+    jit: Callable[..., Any] = jax.jit, **options: Any,
+) -> Any:  # fmt: skip
+    """`jax.jit` for functions that batch samples of any shapes.
+
+    In the body, arguments that are given to the `.batch` of a decorated function are samples: lists of trees, graphs,
+    sentences. Before the compiled step runs, they are replaced by a plan, which has room for other samples too. So the
+    step is compiled once, and again only when samples need more room, have a new cell type, or are another number.
+
+    Args:
+        fun: the function to be compiled, as for `jax.jit`.
+        samples: the arguments that hold samples: `"trees"`, `"batch['trees']"`, or several of these. By default it is
+            found out in a first trace which arguments are given to `.batch`.
+        pad: fill the samples up to a multiple of this number, by repeating the last one; `trees.mask` is False there.
+            So a smaller last minibatch needs no program of its own.
+        rows: arguments with a row for each sample, such as labels, that are filled up as well.
+        jit: what compiles: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
+        options: as for `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
+            donated.
+
+    Returns:
+        The compiled function, with `lower`, `trace` and `eval_shape` as those of `jax.jit`, and `explain`, `prefetch`,
+        `capacity` and `cache_info`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import jitbatch
+    >>> @jitbatch.jitbatch
+    ... def total(scale, tree):
+    ...     return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+    >>> @jitbatch.jit
+    ... def step(scale, trees, targets):
+    ...     loss = lambda scale: ((total.batch(scale, trees) - targets) ** 2).mean()
+    ...     return scale - 0.01 * jax.grad(loss)(scale)
+    >>> print(f"{step(1.0, [(1, (2, 3)), 4], jnp.array([12.0, 8.0])):.2f}")
+    1.52
+    """
+    if pad is not None and (not isinstance(pad, int) or pad < 1):
+        raise ArgumentError(f"pad={pad!r} is not a positive number of samples")
+    if pad is not None and not samples:
+        raise ArgumentError(f'pad={pad} fills samples up: name them, jitbatch.jit(samples="...", pad={pad})')
+    names, row_names = ([one] if isinstance(one, str) else list(one) for one in (samples, rows))
+
+    def decorate(fun: Callable[P, R]) -> Jitted[P, R]:
+        if not callable(fun):
+            raise ArgumentError(f"jitbatch.jit compiles functions, got {fun!r}")
+        return Jitted(fun, names, pad, row_names, jit, options)
+
+    return decorate if fun is None else decorate(fun)

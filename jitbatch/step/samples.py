@@ -1,0 +1,256 @@
+"""Samples inside `jitbatch.jit`: handles in the place of arguments, and the trace that meets them."""
+
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.rooms import Room, Rooms
+from jitbatch.record.arguments import Arguments
+from jitbatch.record.context import SharedArguments
+from jitbatch.step.places import Place, find
+from jitbatch.util import compat
+from jitbatch.util.errors import ArgumentError
+from jitbatch.util.sites import describe_function
+
+MAX_COUNTS = 64
+"""Numbers of samples for which the sizes of a use's plans are remembered."""
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A decorated function that is given samples in the body of a step.
+
+    Attributes:
+        function: the decorated function.
+        arguments: how it is called; in the place of mapped arguments, the `Place`s of the samples.
+        shared: its shared arguments, without their values.
+        name: the same in every process, if the step is.
+        saved: by the number of samples, the rooms of an earlier run.
+        rooms: by the number of samples, the rooms of its plans.
+    """
+
+    function: Any
+    arguments: Arguments
+    shared: SharedArguments
+    name: str = ""
+    saved: Mapping[int, Sequence[Room]] = field(default_factory=dict)
+    rooms: dict[int, Rooms] = field(default_factory=dict)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(part.value for part in self.arguments.mapped)
+
+    @property
+    def key(self) -> Hashable:
+        """What tells it from other uses."""
+        return self.function, self.arguments.layout, self.arguments.axes, self.places, self.shared.key
+
+    def plan(self, samples: Mapping[Place, Any], is_alone: bool = False) -> Plan:
+        """A plan of samples, given by their places: in the rooms of this use, or on its own."""
+        given = [samples[place] for place in self.places]
+        rooms = None if is_alone else self._rooms_for
+        return self.function._planner.plan_use(self.arguments, self.shared, given, rooms)
+
+    def _rooms_for(self, count: int) -> Rooms:
+        rooms = self.rooms.get(count)
+        if rooms is None:
+            if len(self.rooms) >= MAX_COUNTS:
+                self.rooms.pop(next(iter(self.rooms)), None)
+            rooms = self.rooms.setdefault(count, Rooms(True, self.saved.get(count, ())))
+        return rooms
+
+
+@dataclass(frozen=True)
+class About:
+    """The static part of a step's samples: their place, their number, the uses of them, and the name of the step."""
+
+    place: Place
+    count: int
+    uses: tuple[Use, ...]
+    step: str
+
+
+@jax.tree_util.register_pytree_node_class
+class Samples:
+    """The samples that a step was called with, as its body sees them.
+
+    Give them whole to `f.batch(params, samples)`. `len(samples)` is their number, padding included. All else is to be
+    done before the step is called: it is compiled for all minibatches, and gets plans in the place of samples.
+    """
+
+    def __init__(self, about: About, plans: Sequence[Plan], mask: Any = None, given: Any = None):
+        self._about = about
+        self._plans = tuple(plans)
+        self._mask = mask
+        self._given = given  # the samples themselves, which the body does not see
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], About]:
+        return (self._plans, self._mask), self._about
+
+    @classmethod
+    def tree_unflatten(cls, about: About, children: Sequence[Any]) -> "Samples":
+        return cls(about, *children)
+
+    def __len__(self) -> int:
+        return self._about.count
+
+    @property
+    def mask(self) -> Any:
+        """bool [samples]; False for those that fill up the number of samples."""
+        return jnp.ones(self._about.count, bool) if self._mask is None else self._mask
+
+    def __repr__(self) -> str:
+        return f"<{self._about.count} samples, the argument {self._about.place} of {self._about.step}>"
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ArgumentError(
+            f"the argument {self._about.place} of {self._about.step} holds samples. In the body of the step they can "
+            "be given whole to `.batch`, and have a length and a `.mask`; they cannot be indexed, iterated over or "
+            "computed with. Do that before the step is called, and pass the result as another argument"
+        )
+
+    __getitem__ = __iter__ = __array__ = __jax_array__ = __bool__ = __contains__ = __eq__ = _refuse  # type: ignore
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = _refuse
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"the argument {self._about.place} of {self._about.step} holds samples, which have no attribute {name!r} "
+            "in the body of the step. Read it before the step is called, and pass it as another argument"
+        )
+
+
+class Again(Exception):
+    """The trace of a step met a use that it had no plan for. What it batches is known now."""
+
+    def __init__(self, step: "StepTrace"):
+        super().__init__("jitbatch.jit traces the step again, with a plan for everything that it batches")
+        self.step = step
+
+
+class StepTrace:
+    """A call of a step, which may be traced.
+
+    Attributes:
+        name: that of the step, for messages.
+        arguments: by name, what the step is called with.
+        samples: by place, the samples among that.
+        handles: by place, what stands for them.
+        met: the uses that the trace met.
+        is_complete: whether there was a plan for each of them.
+    """
+
+    def __init__(
+        self, name: str, known: Mapping[Hashable, Use], arguments: Mapping[str, Any], is_complete: bool = True
+    ):
+        self.name = name
+        self.arguments = arguments
+        self.samples: dict[Place, Any] = {}
+        self.handles: dict[Place, Samples] = {}
+        self.met: dict[Hashable, Use] = {}
+        self.is_complete = is_complete
+        self._known = known
+        self._traced: Mapping[str, Any] = {}
+
+    def __enter__(self) -> "StepTrace":
+        _steps().append(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _steps().pop()
+
+    def enter_body(self, arguments: Mapping[str, Any]) -> None:
+        """Note the arguments as the body sees them."""
+        self._traced = arguments
+
+    def plan(self, function: Any, arguments: Arguments) -> Plan | None:
+        """The plan for a call of `.batch`; None if it is given no samples of this step."""
+        places = [self._place(part.value) for part in arguments.mapped]
+        if all(place is None for place in places):
+            return None
+        for part, place in zip(arguments.mapped, places, strict=True):
+            if place is None:
+                raise ArgumentError(
+                    f"{describe_function(function.__wrapped__)} is given samples of {self.name}, and as {part.name!r} "
+                    "something that is no argument of it. Mapped arguments become part of a plan, which is made before "
+                    "the step runs: compute this before the step is called, and pass it as an argument"
+                )
+        remaining = iter(places)
+        parts = [replace(part, value=None if part.axis is None else next(remaining)) for part in arguments.parts]
+        use = Use(function, replace(arguments, parts=parts), SharedArguments(arguments.shared).without_values())
+        use = self.met.setdefault(use.key, self._known.get(use.key, use))
+        plan = self._held(use, arguments.mapped[0].value)
+        if plan is None:
+            self.is_complete = False
+            with jax.ensure_compile_time_eval():  # samples that are an array are taken apart by JAX
+                plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
+        return plan
+
+    def _held(self, use: Use, samples: Any) -> Plan | None:
+        """The plan that samples hold for a use."""
+        if not isinstance(samples, Samples) or use not in samples._about.uses:
+            return None
+        at = samples._about.uses.index(use)
+        plan, given = samples._plans[at], self.handles[samples._about.place]._plans[at]
+        if _leaf_types(plan) != _leaf_types(given):
+            raise ArgumentError(
+                f"the argument {samples._about.place} of {self.name} was changed in the body of the step, by "
+                "`jax.vmap`, `jax.tree.map` or the like. In there its leaves are those of plans, not of samples"
+            )
+        return plan
+
+    def _samples(self, place: Place) -> Any:
+        return self.samples[place] if place in self.samples else place.of(self.arguments[place.argument])
+
+    def _place(self, value: Any) -> Place | None:
+        """The place that a mapped argument has among the arguments of the step."""
+        if isinstance(value, Samples):
+            return value._about.place
+        leaves = jax.tree.leaves(value)
+        if not any(map(compat.is_tracer, leaves)):
+            return None
+        ids, structure = list(map(id, leaves)), jax.tree.structure(value)
+        for name, argument in self._traced.items():
+            path = find(argument, ids, structure)
+            if path is not None:
+                return Place(name, path)
+        alike = [name for name, argument in self._traced.items() if jax.tree.structure(argument) == structure]
+        if alike and structure.num_leaves > 1:
+            raise ArgumentError(
+                f"`.batch` is given samples that look like the argument {alike[0]!r} of {self.name}, but were "
+                "changed, or came through a transformation such as `jax.checkpoint`. If they are that argument, name "
+                f'it: jitbatch.jit(samples="{alike[0]}"); else compute them before the step is called'
+            )
+        if not set(map(id, jax.tree.leaves(dict(self._traced)))).isdisjoint(ids):
+            raise ArgumentError(
+                f"`.batch` is given a part of an argument of {self.name}, or parts of several. It takes an argument as "
+                "a whole, or everything at one place in it. Take samples apart before the step is called, and pass "
+                'each part as an argument; or name the argument that holds them: jitbatch.jit(samples="...")'
+            )
+        return None
+
+
+def _leaf_types(plan: Plan) -> list[Any]:
+    return [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(plan)]
+
+
+_local = threading.local()
+
+
+def _steps() -> list[StepTrace]:
+    if not hasattr(_local, "steps"):
+        _local.steps = []
+    return _local.steps
+
+
+def current_step() -> StepTrace | None:
+    """The step that is being called in this thread."""
+    steps = _steps()
+    return steps[-1] if steps else None

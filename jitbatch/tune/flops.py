@@ -1,0 +1,50 @@
+"""How many floating point operations a cell needs, estimated from its jaxpr."""
+
+import math
+from typing import Any
+
+from jitbatch.util import compat
+
+_MOVES = {
+    "bitcast_convert_type", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p", "device_put",
+    "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "iota", "optimization_barrier", "pad", "pvary",
+    "random_unwrap", "random_wrap", "reshape", "rev", "scatter", "select_n", "slice", "split", "squeeze",
+    "stop_gradient", "transpose",
+}  # fmt: skip
+"""Primitives that move numbers and compute none."""
+
+_REDUCTIONS = ("reduce_", "arg", "cum")
+
+
+def flops_of(closed: Any) -> int:
+    """The operations of one evaluation: two for a multiplication with addition of a contraction, one for each element
+    that any other primitive makes or reduces. A `while` counts as one turn, a `cond` as its costliest branch."""
+    return sum(map(_of_equation, closed.jaxpr.eqns))
+
+
+def _of_equation(equation: Any) -> int:
+    name, params = equation.primitive.name, equation.params
+    made = sum(_size(var.aval) for var in equation.outvars)
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        shape = equation.invars[0].aval.shape
+        return 2 * made * math.prod(shape[axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        return 2 * made * math.prod(kernel) // max(kernel[params["dimension_numbers"].rhs_spec[0]], 1)
+    if name == "cond":
+        return max(map(flops_of, params["branches"]), default=0)
+    inner = [value for value in params.values() if isinstance(value, compat.ClosedJaxpr)]
+    if name.startswith("custom_"):
+        inner = inner[:1]  # the function itself; the others are its derivatives
+    if inner:
+        return params.get("length", 1) * sum(map(flops_of, inner))
+    if name in _MOVES:
+        return 0
+    if name.startswith(_REDUCTIONS):
+        return sum(_size(var.aval) for var in equation.invars)
+    return made
+
+
+def _size(aval: Any) -> int:
+    return math.prod(getattr(aval, "shape", ()))

@@ -1,0 +1,7 @@
+"""What every stage uses: errors, bounded caches, arrays of parts, JAX's changing names, and values in samples.
+
+In: nothing of jitbatch.
+Out: small tools without knowledge of graphs or plans.
+Invariants: every cache is a `Cache`, so that `clear_caches()` finds it; only `compat` knows what JAX may change.
+Imports: nothing but JAX and NumPy.
+"""

@@ -1,0 +1,139 @@
+"""Values on a mesh, and jaxprs that were recorded for values of other types.
+
+Under `jax.shard_map` values vary over the axes of a mesh, and jaxprs were recorded without any.
+
+JAX knows for each value over which axes of the mesh it differs from device to device, and wants the operands of an
+operation to agree. It casts them where a person calls `jnp`, but not where an equation is bound again, so recorded
+equations are evaluated here: all operands are cast, and sub-jaxprs are traced again for operands that are cast.
+
+On a mesh with explicit axes, what a sample closes over has such axes in its type, and so have the sub-jaxprs that were
+traced with it. A batch runs with automatic axes (see `util/meshes`): these sub-jaxprs are traced again in the same way,
+and shardings that name explicit axes are left out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.util import compat, meshes
+from jitbatch.util.compat import is_float
+
+Axes = frozenset[str]
+
+
+def axes_of(values: Any) -> Axes:
+    """The mesh axes over which any leaf of a pytree varies; none outside of `jax.shard_map`."""
+    return frozenset[str]().union(*(compat.varying_axes(leaf) for leaf in jax.tree.leaves(values)))
+
+
+def cast(values: Any, axes: Axes) -> Any:
+    """The same pytree, varying over these axes. Its transpose is a sum over them."""
+
+    def leaf_cast(leaf: Any) -> Any:
+        missing = axes - compat.varying_axes(leaf)
+        return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+
+    return jax.tree.map(leaf_cast, values) if axes else values
+
+
+def evaluate(equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a recorded equation."""
+    axes = axes_of(list(inputs))
+    if not axes and not compat.names_explicit_axes(equation):
+        return compat.evaluate(equation, inputs)
+    given = cast(list(inputs), axes)
+    if equation.primitive.name in compat.RESHARDINGS and compat.names_explicit_axes(equation):
+        return given
+    if equation.primitive in (compat.custom_jvp_call_p, compat.custom_vjp_call_p):
+        return cast(_with_own_derivative(equation, axes)(*given), axes)
+    params = {name: _retraced(value, axes) for name, value in equation.params.items()}
+    return cast(compat.evaluate(equation.replace(params=params), given), axes)
+
+
+def run(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+    """The outputs of a recorded closed jaxpr."""
+    if not axes_of(list(operands)) and not compat.has_explicit_axes(jaxpr.jaxpr):
+        return list(compat.jaxpr_as_fun(jaxpr)(*operands))
+    env = dict(zip(jaxpr.jaxpr.constvars, meshes.cast(list(jaxpr.consts)), strict=True))
+    env.update(zip(jaxpr.jaxpr.invars, operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, compat.Literal) else env[atom]
+
+    for equation in jaxpr.jaxpr.eqns:
+        env.update(zip(equation.outvars, evaluate(equation, list(map(read, equation.invars))), strict=True))
+    return list(map(read, jaxpr.jaxpr.outvars))
+
+
+def _retraced(param: Any, axes: Axes) -> Any:
+    """A parameter of an equation, whose jaxprs take and return values that vary over these axes."""
+    if compat.is_explicit_sharding(param):
+        return None
+    if type(param) is tuple:
+        return tuple(_retraced(item, axes) for item in param)
+    if isinstance(param, compat.Jaxpr):
+        return _retraced(compat.ClosedJaxpr(param, ()), axes).jaxpr
+    if not isinstance(param, compat.ClosedJaxpr):
+        return param
+    structs = [compat.varying_struct(aval, axes) for aval in param.in_avals]
+    return jax.make_jaxpr(lambda *operands: cast(run(param, operands), axes))(*structs)
+
+
+def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
+    """What an equation with a derivative of its own computes. The derivative, a Python function inside JAX, is traced
+    for operands that do not vary, and evaluated like any other recorded jaxpr."""
+    avals = [atom.aval for atom in equation.invars]
+    flows = [is_float(aval) for aval in avals]
+    out_flows = [is_float(var.aval) for var in equation.outvars]
+
+    def floats(values: Sequence[Any], which: Sequence[bool]) -> list[Any]:
+        return [value for value, flow in zip(values, which, strict=True) if flow]
+
+    def primal(*inputs: Any) -> list[Any]:
+        return run(equation.params["call_jaxpr"], inputs)
+
+    def float_part(inputs: Sequence[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
+        def outputs(*given: Any) -> list[Any]:
+            remaining = iter(given)
+            operands = [next(remaining) if flow else value for value, flow in zip(inputs, flows, strict=True)]
+            return floats(compat.evaluate(equation, operands), out_flows)
+
+        return outputs, floats(inputs, flows)
+
+    def push(inputs: Any, tangents: Any) -> list[Any]:
+        outputs, given = float_part(inputs)
+        return jax.jvp(outputs, given, tangents)[1]
+
+    def pull(inputs: Any, cotangents: Any) -> tuple[Any, ...]:
+        outputs, given = float_part(inputs)
+        return jax.vjp(outputs, *given)[1](cotangents)
+
+    def derivative(rule: Callable[..., Any], inputs: Any, others: Any, other_avals: Sequence[Any]) -> list[Any]:
+        # JAX keeps the types that a rule was traced for the first time.
+        with meshes.mesh_of_types([*avals, *other_avals]):
+            structs = [[compat.struct_of(aval) for aval in a] for a in (avals, other_avals)]
+            recorded = jax.make_jaxpr(rule)(*structs)
+        return cast(run(recorded, [*inputs, *others]), axes)
+
+    if equation.primitive is compat.custom_jvp_call_p:
+        fun = jax.custom_jvp(primal)
+
+        @fun.defjvp
+        def _(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+            made = iter(derivative(push, primals, floats(tangents, flows), floats(avals, flows)))
+            values = primal(*primals)
+            none = [np.zeros(np.shape(value), jax.dtypes.float0) for value in values]
+            return values, [next(made) if flow else zero for flow, zero in zip(out_flows, none, strict=True)]
+
+        return fun
+    fun = jax.custom_vjp(primal)
+
+    def backward(inputs: Any, cotangents: Any) -> tuple[Any, ...]:
+        out_avals = [var.aval for var in equation.outvars]
+        made = iter(derivative(pull, inputs, floats(cotangents, out_flows), floats(out_avals, out_flows)))
+        return tuple(next(made) if flow else None for flow in flows)
+
+    fun.defvjp(lambda *inputs: (primal(*inputs), inputs), backward)
+    return fun

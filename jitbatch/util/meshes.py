@@ -1,0 +1,85 @@
+"""Meshes with explicit axes (the default of `jax.make_mesh`): a batch is recorded without a mesh and run with automatic
+axes.
+
+On such a mesh the type of an array says how it is sharded, and every operation checks the types of its operands. But a
+cell is the same cell whatever its operands' shardings are, and the rows of an arena come from operations of many types.
+So XLA decides how rows are sharded, as in `jax.sharding.auto_axes`. Arguments are cast on entry, results on return; the
+cotangents of arguments have the types of the arguments.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
+
+from jitbatch.util import compat
+
+T = TypeVar("T")
+
+
+@contextmanager
+def without_explicit_mesh() -> Iterator[None]:
+    """Without the mesh that is set, if it has explicit axes."""
+    if not compat.explicit_axes(get_abstract_mesh()):
+        yield
+        return
+    with use_abstract_mesh(compat.EMPTY_MESH):
+        yield
+
+
+def mesh_of_types(avals: Sequence[Any]) -> AbstractContextManager[Any]:
+    """With the mesh whose explicit axes are in some types, or else that which is set."""
+    meshes = [aval.sharding.mesh for aval in avals if compat.is_explicit(aval)]
+    return use_abstract_mesh(meshes[0] if meshes else get_abstract_mesh())
+
+
+def explicit_mesh(value: Any) -> Any:
+    """The mesh with explicit axes that an array is on, None for all else."""
+    if not isinstance(value, jax.Array):
+        return None
+    aval = jax.typeof(value)
+    return aval.sharding.mesh if compat.is_explicit(aval) else None
+
+
+def cast(values: T) -> T:
+    """A pytree whose arrays have automatic axes in the place of explicit ones."""
+
+    def leaf_cast(leaf: Any) -> Any:
+        mesh = explicit_mesh(leaf)
+        return leaf if mesh is None else _reshard(leaf, compat.automatic_mesh(mesh))
+
+    return jax.tree.map(leaf_cast, values)
+
+
+def run(fun: Callable[..., Any], *operands: Any) -> Any:
+    """`fun(*operands)` with automatic axes. On a mesh with explicit axes, results are replicated."""
+    mesh = _mesh_of(operands)
+    if mesh is None:
+        return fun(*operands)
+    automatic = compat.automatic_mesh(mesh)
+
+    def cast_in(leaf: Any) -> Any:
+        # Also tracers without a mesh: their cotangents are to be without one, too.
+        return _reshard(leaf, automatic) if compat.is_tracer(leaf) or explicit_mesh(leaf) is not None else leaf
+
+    def cast_out(leaf: Any) -> Any:
+        is_on_mesh = isinstance(leaf, jax.Array) and not jax.typeof(leaf).sharding.mesh.empty
+        return _reshard(leaf, mesh) if is_on_mesh else leaf
+
+    with use_abstract_mesh(automatic):
+        results = fun(*jax.tree.map(cast_in, operands))
+    return jax.tree.map(cast_out, results)
+
+
+def _reshard(array: Any, mesh: Any) -> Any:
+    return jax.reshard(array, NamedSharding(mesh, PartitionSpec()))
+
+
+def _mesh_of(operands: Any) -> Any:
+    """The mesh with explicit axes that is set, or else that some array is on; None where there is none."""
+    current = get_abstract_mesh()
+    if not current.empty:
+        return current if compat.explicit_axes(current) else None
+    return next(filter(None, map(explicit_mesh, jax.tree.leaves(operands))), None)

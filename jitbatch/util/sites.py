@@ -1,0 +1,249 @@
+"""Where in the user's code an operation was recorded.
+
+Bare operations are grouped by the code that made them (see `record/grouping`), so each carries a `Site`: the chain of
+user frames from the operation outwards to the innermost activation of a recursive function, or to a decorated function.
+"""
+
+import contextlib
+import dis
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from jitbatch.util import compat
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OUTSIDE = tuple(_PACKAGE + name + os.sep for name in ("models", "data", "cli"))  # as much the user's as any other code
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
+_NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
+_LAYERS = tuple(f"{os.sep}site-packages{os.sep}{name}{os.sep}" for name in ("flax", "equinox", "haiku", "optax"))
+_OPERATORS = frozenset({"BINARY_OP", "COMPARE_OP"})
+_FIXED_LOADS = ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_GLOBAL", "LOAD_NAME")
+
+
+LIBRARY, USER, RECURSIVE = range(3)
+
+_code_kinds: dict[int, tuple[CodeType, int]] = {}
+"""Codes by `id`, held so that it stays theirs: hashing a code object takes longer than all else here."""
+
+
+def _code_kind(code: CodeType) -> int:
+    """Whether code is a library's, the user's, or the user's and calls itself."""
+    found = _code_kinds.get(id(code))
+    if found is None:
+        if len(_code_kinds) > 4096:
+            _code_kinds.clear()
+        kind = LIBRARY if is_library(code) else RECURSIVE if calls_itself(code) else USER
+        found = _code_kinds[id(code)] = (code, kind)
+    return found[1]
+
+
+class Site(NamedTuple):
+    """A place in a running program.
+
+    Attributes:
+        chain: user frames, innermost first, each with the index of the instruction it is at. The frames are held
+            as objects, because the address of a dead frame is used again.
+        ordinal: the how-many-th operation this is of one call into a library from there, so that the operations
+            inside `jax.nn.softmax(x)` differ while the same call in the next turn of a loop is the same place.
+    """
+
+    chain: tuple[tuple[FrameType, int], ...]
+    ordinal: int
+
+    @property
+    def where(self) -> str:
+        """The innermost line that is not in a library of networks; it calls what is there."""
+        own = (one for one in self.chain if not compat.defined_in_network_library(one[0].f_code.co_filename))
+        frame, instruction = next(own, self.chain[0])  # the frame itself may have run on, or returned
+        return f"{frame.f_code.co_filename}:{_lines(frame.f_code).get(instruction)}"
+
+
+_NOWHERE = Site((), 0)
+
+
+@lru_cache(maxsize=4096)
+def is_library(code: CodeType) -> bool:
+    """Whether code belongs to JAX, numpy or the compiler itself, and not to the user."""
+    file = code.co_filename
+    return compat.defined_in_jax(file) or (file.startswith(_PACKAGE) and not file.startswith(_OUTSIDE))
+
+
+@lru_cache(maxsize=4096)
+def _lines(code: CodeType) -> dict[int, int]:
+    """The line of each instruction."""
+    return {at: line for start, end, line in code.co_lines() if line is not None for at in range(start, end, 2)}
+
+
+def is_comprehension(code: CodeType) -> bool:
+    return code.co_name in COMPREHENSIONS
+
+
+@lru_cache(maxsize=4096)
+def calls_itself(code: CodeType) -> bool:
+    """Whether a function mentions its own name (or `self.name`), so that each activation is a unit of its own.
+
+    Seen from the code alone, a sample that happens not to recurse (a tree that is a single leaf) is grouped as the
+    others are. `record/grouping` adds what recurses in other ways.
+    """
+    receiver = code.co_varnames[:1]
+    codes = [code]
+    while codes:
+        one = codes.pop()
+        codes += [const for const in one.co_consts if isinstance(const, CodeType)]
+        before = None
+        for instruction in dis.get_instructions(one):
+            if instruction.argval == code.co_name:
+                if instruction.opname in _NAME_LOADS:
+                    return True
+                if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR") and before in receiver:
+                    return True
+            before = instruction.argval if instruction.opname in ("LOAD_FAST", "LOAD_DEREF") else None
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _loops(code: CodeType) -> tuple[tuple[int, int], ...]:
+    """The loops of a function: where each begins, and where it last jumps back to there."""
+    ends: dict[int, int] = {}
+    for instruction in dis.get_instructions(code):
+        target = instruction.argval if "JUMP" in instruction.opname else None
+        if isinstance(target, int) and target <= instruction.offset:
+            ends[target] = instruction.offset
+    return tuple(ends.items())
+
+
+@lru_cache(maxsize=4096)
+def _calls(code: CodeType) -> frozenset[int]:
+    return frozenset(i.offset for i in dis.get_instructions(code) if i.opname.startswith(("CALL", "PRECALL")))
+
+
+def is_call(site: Site) -> bool:
+    """Whether the user's code calls something there, such as `sum`, as opposed to an operator."""
+    return bool(site.chain) and site.chain[0][1] in _calls(site.chain[0][0].f_code)
+
+
+_operators: dict[int, tuple[CodeType, frozenset[int]]] = {}
+"""By the `id` of a code object, held as in `_code_kinds`: its operators that combine what was computed."""
+
+
+def combines_computed(site: Site) -> bool:
+    """Whether the user's code has an operator there, neither operand of which is written in the code as a number, a
+    global name or an attribute of `self`: these are the same whenever the operator runs. So are the numbers that
+    libraries of layers compute with, such as the epsilon of a normalisation."""
+    if not site.chain:
+        return False
+    frame, instruction = site.chain[0]
+    code = frame.f_code
+    found = _operators.get(id(code))
+    if found is None:
+        if len(_operators) > 4096:
+            _operators.clear()
+        found = _operators[id(code)] = (code, frozenset(_computing_operators(code)))
+    return instruction in found[1]
+
+
+def _computing_operators(code: CodeType) -> Iterator[int]:
+    if any(folder in code.co_filename for folder in _LAYERS):
+        return
+    instructions = list(dis.get_instructions(code))
+
+    def is_fixed(place: int) -> bool:
+        """Whether what lies on top of the stack before an instruction was loaded as it is."""
+        if place < 2 or instructions[place].is_jump_target:
+            return False
+        before, load = instructions[place - 2 : place]
+        is_setting = load.opname == "LOAD_ATTR" and before.argval == "self"
+        return is_setting or load.opname.startswith(_FIXED_LOADS)
+
+    for place, instruction in enumerate(instructions):
+        if instruction.opname in _OPERATORS and not is_fixed(place):
+            begin, pushed = place, 0  # of the instructions that make the right operand
+            while begin > 0 and pushed < 1:
+                begin -= 1
+                pushed += dis.stack_effect(instructions[begin].opcode, instructions[begin].arg, jump=False)
+            if not is_fixed(begin):
+                yield instruction.offset
+
+
+def loop_depth(site: Site) -> int:
+    """How many loops of the user's code a place lies in, up to the activation that it belongs to."""
+    return sum(begin <= at <= end for frame, at in site.chain for begin, end in _loops(frame.f_code))
+
+
+class SiteRecorder:
+    """Gives each recorded operation its `Site`. Chains end where a sample's function is called (`outermost`), and where
+    a decorated one is (`boundary`): what a function does is the same wherever it is called from."""
+
+    def __init__(self, outermost: CodeType, boundary: CodeType):
+        self._outermost = outermost
+        self._boundary = boundary
+        self._callee: FrameType | None = None
+        self._ordinal = 0
+        self._last: tuple[FrameType | None, int, Site] = (None, 0, _NOWHERE)
+
+    def forget(self) -> None:
+        """Let go of the last frames."""
+        self._callee = None
+        self._last = (None, 0, _NOWHERE)
+
+    def here(self, depth: int = 0) -> Site:
+        """The place that an operation is recorded at; this many callers are known to be the library's."""
+        # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
+        last, instruction, known = self._last
+        frame: FrameType | None = sys._getframe(depth + 1)
+        if frame is last and frame.f_lasti == instruction:  # as an operator comes again, each time called anew
+            self._callee = None
+            return known
+        callee: FrameType | None = sys._getframe(depth)
+        while frame is not None and frame is not last and _code_kind(frame.f_code) == LIBRARY:
+            callee, frame = frame, frame.f_back
+        self._ordinal = self._ordinal + 1 if callee is self._callee else 0
+        self._callee = callee
+        if frame is not None and frame is last and frame.f_lasti == instruction:
+            return Site(known.chain, self._ordinal) if self._ordinal else known
+        innermost, chain = frame, []
+        while frame is not None:
+            code = frame.f_code
+            if code is self._outermost or code is self._boundary:
+                break
+            kind = _code_kind(code)
+            if kind != LIBRARY:
+                chain.append((frame, frame.f_lasti))
+                if kind == RECURSIVE:
+                    break
+            frame = frame.f_back
+        known = Site(tuple(chain), 0)
+        if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
+            self._last = (innermost, innermost.f_lasti, known)
+        return Site(known.chain, self._ordinal) if self._ordinal else known
+
+
+_WRAPPERS = (functools.__file__, contextlib.__file__)
+"""Files whose code calls what it wraps."""
+
+
+def users_stacklevel() -> int:
+    """The `stacklevel` of a warning of the caller that is to be shown at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (is_library(frame.f_code) or frame.f_code.co_filename in _WRAPPERS):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a function, and its file and line."""
+    code = getattr(fun, "__code__", None)
+    where = f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
+    return getattr(fun, "__qualname__", repr(fun)), where
+
+
+def describe_function(fun: Callable[..., Any]) -> str:
+    name, where = describe_source(fun)
+    return f"`{name}` ({where})"

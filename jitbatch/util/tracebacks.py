@@ -1,0 +1,23 @@
+"""Tracebacks of errors in the user's code, without the frames of libraries in between."""
+
+from types import TracebackType
+
+import jax
+
+from jitbatch.util.sites import is_library
+
+
+def users_part(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback that ends at the user's line: frames of JAX, numpy and jitbatch are left out, unless there are no
+    others, or `jax_traceback_filtering` is off."""
+    frames = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    own = [one for one in frames if not is_library(one.tb_frame.f_code)]
+    if not own or jax.config.jax_traceback_filtering == "off":  # type: ignore[attr-defined]
+        own = frames
+    made: TracebackType | None = None
+    for one in reversed(own):
+        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return made

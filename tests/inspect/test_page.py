@@ -1,0 +1,273 @@
+"""Reports as pages and figures: the page is opened in a real browser, where one is installed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+
+from jitbatch import Report, Static, jitbatch
+from jitbatch.inspect.page import colour
+from jitbatch.inspect.plot import place_nodes
+from jitbatch.inspect.report import Advice, NodeReport
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    workload = zoo.named("tagger")
+    return workload.batched.explain(*workload.draw(12))
+
+
+@jitbatch
+def evil(w: Any, mode: Static[str], x: Any) -> Any:
+    return jnp.sin(w * x) if mode.value == "</script><b>" else jnp.cos(w * x)
+
+
+evil.__wrapped__.__qualname__ = "<img src=x onerror=alert(1)></script>"
+
+
+def hostile() -> Report:
+    return jitbatch(lambda w, s: evil(w, *s)).explain(1.0, [(Static("</script><b>"), 1.0), (Static("b"), 2.0)])
+
+
+def test_the_page_needs_nothing_else(report: Report, tmp_path: Path) -> None:
+    report.to_html(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r"{{\w+}}", text)
+    for outside in ("src=", "href=", "@import", "url(", "fetch("):
+        assert outside not in text
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    (data,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert len(json.loads(data)["steps"]) == report.launches
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    report = hostile()
+    report.to_html(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<img" not in re.sub(r'<script id="data".*?</script>', "", text, flags=re.DOTALL)
+    assert text.count("</script>") == 2
+    assert "<img" not in report._repr_html_()
+
+
+HOSTILE_FILES = (
+    "<img src=x onerror=document.title=1>{{data}}.py",
+    "{{advice}}{{table}}{{title}}.py",
+    "<!--<script>.py",
+    "</script><script>document.title=1</script>.py",
+    "]]>&lt;\u2028\u2029.py",
+    "\udcff.py",  # a byte that is not UTF-8, as Python holds it
+)
+
+
+def with_hostile_files(report: Report, file: str) -> Report:
+    """The report as if every place in it were in a file of this name."""
+    cells = tuple(replace(cell, where=f"{file}:1", shapes=file) for cell in report.cells)
+    advice = (Advice(f"{file}:2", f"`{file}` is {file}"),)
+    return replace(report, function=file, where=f"/{file}:3", cells=cells, advice=advice, reason=file)
+
+
+@pytest.mark.parametrize("file", HOSTILE_FILES)
+def test_hostile_file_names_stay_text(report: Report, tmp_path: Path, file: str) -> None:
+    with_hostile_files(report, file).to_html(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    block = r'(?<=<script id="data" type="application/json">)(.*?)(?=</script>)'
+    (data,) = re.findall(block, text, re.DOTALL)
+    assert not set("<>&\u2028\u2029").intersection(data)
+    assert {cell["shapes"] for cell in json.loads(data)["cells"]} == {file}
+    assert "<img" not in text
+    assert text.count("<script") == text.count("</script") == 2
+    assert "<!--" not in text
+    shown = escape(file).encode(errors="backslashreplace").decode()
+    assert f"<h1>{shown}</h1>" in text
+    assert f"<code>{shown}</code> is {shown}</li>" in text
+
+
+def test_the_policy_of_the_page_allows_its_own_script_and_style_and_nothing_else(
+    report: Report, tmp_path: Path
+) -> None:
+    report.to_html(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    before, policy = re.findall(r'^(.*)<meta http-equiv="Content-Security-Policy" content="(.*?)">', text, re.DOTALL)[0]
+    assert "<style" not in before
+    assert "<script" not in before
+
+    def allowed(tag: str) -> str:
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+    assert policy.split("; ") == [
+        "default-src 'none'",
+        f"script-src {allowed('script')}",
+        f"style-src {allowed('style')}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    assert not re.search(r"\sstyle=|\son\w+=", text), "the policy would block these"
+
+
+def test_a_notebook_shows_the_table(report: Report) -> None:
+    text = report._repr_html_()
+    assert "<table" in text
+    assert "tagger_cell" in text
+    assert "<script" not in text
+
+
+# --- A browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="no browser test: playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no browser test: chromium is not installed")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def opened(browser: Any, report: Report, path: Path, scheme: str = "light") -> tuple[Any, list[str]]:
+    """A page of a report, and what went wrong on it: errors, and anything that was loaded besides."""
+    report.to_html(path)
+    page = browser.new_context(color_scheme=scheme, viewport={"width": 1240, "height": 900}).new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
+    page.goto(path.as_uri())
+    return page, wrong
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_draws_the_batch(browser: Any, report: Report, tmp_path: Path, scheme: str) -> None:
+    page, wrong = opened(browser, report, tmp_path / "report.html", scheme)
+    assert wrong == []
+    boxes = len({(step.column, step.cell, step.part) for step in report.step_list})
+    assert page.locator("#batch .mark").count() == boxes
+    assert page.locator("#time .mark").count() == len(report.step_list)
+    assert page.locator("#sample .mark").count() == len(report.sample_nodes)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) > 600) == (scheme == "light")
+
+
+def test_pointing_at_a_step_shows_its_line_and_its_place_in_the_sample(
+    browser: Any, report: Report, tmp_path: Path
+) -> None:
+    page, wrong = opened(browser, report, tmp_path / "report.html")
+    assert page.locator("#tip").evaluate("tip => tip.style.opacity") != "1"
+    page.locator("#batch .mark").first.hover()
+    tip = page.locator("#tip").inner_text()
+    assert "zoo.py:" in tip
+    assert "calls in" in tip
+    first = report.step_list[0]
+    in_step = sum(node.step == 0 for node in report.sample_nodes)
+    assert f"{first.count} calls in {first.width} rows" in tip
+    assert page.locator("#sample .mark:not(.dim)").count() == in_step
+    assert wrong == []
+
+
+def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
+    page, wrong = opened(browser, hostile(), tmp_path / "report.html")
+    page.locator("#batch .mark").first.hover()
+    assert "onerror" in page.locator("#tip").inner_text()
+    assert page.locator("img").count() == 0
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", HOSTILE_FILES)
+def test_hostile_file_names_run_nothing(browser: Any, report: Report, tmp_path: Path, file: str) -> None:
+    page, wrong = opened(browser, with_hostile_files(report, file), tmp_path / "report.html")
+    assert page.title().endswith(": what was batched")
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.locator("#batch .mark").count() > 0
+    page.locator("#batch .mark").first.hover()
+    visible = file.translate({0x2028: None, 0x2029: None, 0xDCFF: None})
+    told = page.locator("#tip").evaluate("tip => tip.textContent")
+    assert told.translate({0x2028: None, 0x2029: None, 0xDCFF: None}).count(visible) >= 1
+    assert wrong == []
+
+
+def test_the_policy_stops_a_script_that_gets_into_the_page(browser: Any, report: Report, tmp_path: Path) -> None:
+    # Names are escaped, so none gets there; the policy would stop one that did.
+    class Broken(Report):
+        def to_html(self, path: Any) -> None:
+            super().to_html(path)
+            attack = "<script>document.title = 'run'</script><b onclick=\"document.title = 'run'\" id=b>x</b>"
+            path.write_text(path.read_text().replace("<main>", f"<main>{attack}"))
+
+    broken = Broken(**{field.name: getattr(report, field.name) for field in fields(report)})
+    page, wrong = opened(browser, broken, tmp_path / "report.html")
+    page.locator("#b").click()
+    assert page.title() != "run"
+    assert len(wrong) == 2
+    assert all("Content Security Policy" in message for message in wrong)
+
+
+def test_colours_are_those_of_the_cells(browser: Any, report: Report, tmp_path: Path) -> None:
+    page, _ = opened(browser, report, tmp_path / "report.html")
+    shown = page.eval_on_selector_all(".key i", "keys => keys.map(key => getComputedStyle(key).backgroundColor)")
+    expected = [
+        f"rgb({', '.join(str(int(colour(n)[at : at + 2], 16)) for at in (1, 3, 5))})" for n in range(len(shown))
+    ]
+    assert shown == expected
+    assert len(shown) == len(report.cells)
+
+
+def test_a_batch_of_the_loop_executor_has_a_page_too(browser: Any, tmp_path: Path) -> None:
+    report = jitbatch(lambda w, x: w * x, executor="loop").explain(1.0, [1.0, 2.0])
+    page, wrong = opened(browser, report, tmp_path / "report.html")
+    assert wrong == []
+    assert "There is no graph to draw" in page.locator("main").inner_text()
+
+
+# --- A figure
+
+
+def test_the_figure_draws_the_same(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="no figure: matplotlib is not installed")
+    figure = report.plot()
+    batch, time, sample = figure.axes
+    lanes = sum(len(cell.parts) for cell in report.cells)
+    assert len(batch.get_yticklabels()) == lanes
+    assert len(time.patches) == len(report.step_list)
+    assert len(sample.texts) == len(report.sample_nodes)
+    figure.savefig(tmp_path / "report.png")
+
+
+def test_a_dollar_in_a_name_is_no_formula(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="no figure: matplotlib is not installed")
+    cells = tuple(replace(cell, name="$\\frac$") for cell in report.cells)
+    figure = replace(report, function="$\\frac$", cells=cells).plot()
+    figure.savefig(tmp_path / "report.png")
+    assert figure.axes[0].get_yticklabels()[0].get_text().startswith("$\\frac$")
+
+
+def test_nodes_are_placed_below_what_reads_them_and_apart() -> None:
+    # A diamond with a chain beside it.
+    reads = [(), (), (0,), (0, 1), (2, 3), (4, 1)]
+    nodes = [NodeReport(0, 0, 0, one) for one in reads]
+    x, y = place_nodes(nodes)
+    for number, node in enumerate(nodes):
+        assert all(y[read] < y[number] for read in node.reads)
+    places = np.array([x, y]).T
+    assert len(np.unique(places, axis=0)) == len(nodes)
+    for level in set(y):
+        here = sorted(x[n] for n in range(len(nodes)) if y[n] == level)
+        assert all(b - a >= 0.89 for a, b in itertools.pairwise(here))

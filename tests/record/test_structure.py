@@ -1,0 +1,268 @@
+"""Structures: what makes a sample another program, and which samples are taken apart once."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitbatch import Static, clear_caches, jitbatch
+from jitbatch.record.structure import MOST_BYTES, Structure, cannot_change, describe_leaf
+from jitbatch.util.errors import ArgumentError, SampleError
+
+X = np.float32([1.0, 2.0])
+
+
+def key(sample: Any) -> Any:
+    return Structure((sample,), 0, ["sample"]).key
+
+
+DIFFER = [
+    (1, 1.0),
+    (1, True),
+    (1.0, np.float32(1)),
+    (jnp.float32(1), jnp.asarray(1.0)),  # the second is weakly typed
+    (X, X[:1]),
+    (X, X.astype(np.int32)),
+    ((1.0, 2.0), [1.0, 2.0]),
+    ((1.0, (2.0, 3.0)), ((1.0, 2.0), 3.0)),
+    ({"a": 1.0}, {"b": 1.0}),
+    ({"a": 1.0, "b": 2}, {"b": 2, "a": 1.0}),  # which code that iterates over them sees
+    (None, ()),
+    (Static(1), Static(2)),
+    (Static(0.0), Static(-0.0)),
+    ((Static("a"), Static("b")), (Static("b"), Static("a"))),
+]
+EQUAL = [
+    (1.0, 2.0),
+    (X, jnp.asarray(X)),
+    (np.float32(1), jnp.float32(3)),
+    ((Static("a"), 1.0), (Static("a"), 2.0)),
+    (jax.random.key(0), jax.random.key(1)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFER, ids=repr)
+def test_different_structures(one: Any, other: Any) -> None:
+    assert key(one) != key(other)
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL, ids=repr)
+def test_equal_structures(one: Any, other: Any) -> None:
+    assert key(one) == key(other)
+    assert hash(key(one)) == hash(key(other))
+
+
+def test_static_values_are_part_of_the_hash() -> None:
+    assert len({hash(key((Static(i), 1.0))) for i in range(50)}) > 40
+
+
+def test_a_leaf_that_is_no_array_is_named_by_its_path() -> None:
+    sample = (1.0, {"a": [2.0, "text"]})
+    with pytest.raises(SampleError, match=r"sample 3: tree\[3\]\['a'\]\[1\] is 'text' of type str"):
+        Structure(sample, 3, ["x", "tree"])
+
+
+def test_descriptions_of_leaves() -> None:
+    assert describe_leaf(1) is int
+    assert describe_leaf(True) is bool
+    assert describe_leaf("text") is None
+    assert describe_leaf(X) == describe_leaf(jnp.asarray(X)) == ((2,), np.dtype("float32"), False)
+
+
+# Samples that are taken apart once
+
+
+class Leaf(NamedTuple):
+    number: float
+    array: Any
+
+
+class Own(NamedTuple):
+    """A named tuple that is taken apart in a way of its own."""
+
+    number: float
+
+
+jax.tree_util.register_pytree_node(Own, lambda own: ((own.number + 1,), None), lambda _, items: Own(*items))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [1, (1, 2.0, True), (None, Static("a"), ()), Leaf(1, X), ((Leaf(1, (2, Leaf(3, X))),),), np.float32(1)],
+    ids=repr,
+)
+def test_samples_that_cannot_change(sample: Any) -> None:
+    assert cannot_change((sample,))
+
+
+@pytest.mark.parametrize(
+    "sample", [[1], {"a": 1}, (1, [2]), Own(1), (Leaf(1, Own(2)),), jnp.ones(2), np.zeros(MOST_BYTES)], ids=type
+)
+def test_samples_that_may_change_or_are_large(sample: Any) -> None:
+    assert not cannot_change((sample,))
+
+
+@jitbatch
+def total(scale: Any, sample: Any) -> Any:
+    return scale * sum(jnp.sum(jnp.asarray(leaf, jnp.float32)) for leaf in jax.tree.leaves(sample))
+
+
+def totals(samples: list[Any]) -> list[float]:
+    return np.asarray(total.batch(2.0, samples)).tolist()
+
+
+def test_a_sample_that_cannot_change_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [Leaf(float(i), X + i) for i in range(3)]
+    expected = [2 * (i + 3 + 2 * i) for i in range(3)]
+    assert totals(samples) == expected
+    made = []
+    monkeypatch.setattr(Structure, "__init__", lambda *args: made.append(args))
+    assert totals(samples[::-1]) == expected[::-1]
+    assert not made
+
+
+def test_what_is_in_an_array_may_change() -> None:
+    samples = [Leaf(1.0, X.copy()), Leaf(2.0, X.copy())]
+    assert totals(samples) == [8, 10]
+    samples[0].array[:] = 10
+    assert totals(samples) == [42, 10]
+
+
+def test_an_array_may_take_another_shape() -> None:
+    samples = [Leaf(1.0, np.ones(4, np.float32))]
+    rows = jitbatch(lambda scale, sample: scale * len(sample.array) + sample.number)
+    assert rows.batch(2.0, samples).tolist() == [9]
+    samples[0].array.shape = (2, 2)
+    assert rows.batch(2.0, samples).tolist() == [5]
+
+
+def test_a_list_may_change() -> None:
+    sample = (1.0, [2.0])
+    assert totals([sample]) == [6]
+    sample[1].append(3.0)
+    assert totals([sample]) == [12]
+
+
+def test_samples_that_are_gone_are_not_mistaken_for_others() -> None:
+    for number in range(200):
+        assert totals([Leaf(float(number), (number, 1) * (number % 3))]) == [2 * (number + (number + 1) * (number % 3))]
+
+
+def test_a_sample_is_taken_apart_again_after_caches_were_cleared() -> None:
+    sample = Leaf(1.0, X)
+    assert totals([sample]) == [8]
+    clear_caches()
+    assert totals([sample]) == [8]
+
+
+def test_a_sample_is_another_one_with_other_shared_arguments() -> None:
+    sample = Leaf(1.0, X)
+    assert totals([sample]) == [8]
+    assert np.asarray(total.batch(jnp.ones(3), [sample])).tolist() == [[4, 4, 4]]
+    assert totals([sample]) == [8]
+
+
+def test_samples_of_several_arguments_are_told_apart_by_all_of_them() -> None:
+    both = jitbatch(lambda scale, x, y: scale * (x[0] + len(y)), in_axes=(None, 0, 0))
+    first, second = (1.0,), (2.0,)
+    assert both.batch(2.0, [first, second], [(), (1,)]).tolist() == [2, 6]
+    assert both.batch(2.0, [first, second], [(1, 2), ()]).tolist() == [6, 4]
+
+
+# Leaves of classes that are rare
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+def test_python_integers_that_are_not_differentiated(executor: str) -> None:
+    # `jax.vjp`, and `jax.grad` with `allow_int`, hand them over as a class of JAX's own.
+    embed = jnp.arange(10.0)
+
+    def look_up(embed: Any, tree: Any) -> Any:
+        return sum(look_up(embed, t) for t in tree) if isinstance(tree, tuple) else 2.0 * embed[tree] * tree
+
+    batched = jitbatch(look_up, executor=executor)
+    trees = [(1, (2, 3)), 4, ((5, 6), (7, 8))]
+
+    def loop(embed: Any, trees: Any) -> Any:
+        return jnp.stack([look_up(embed, tree) for tree in trees])
+
+    weights = jnp.arange(1.0, 4.0)
+    expected, pull = jax.vjp(loop, embed, trees)
+    values, pull_batch = jax.vjp(batched.batch, embed, trees)
+    np.testing.assert_allclose(values, expected)
+    for got, wanted in zip(jax.tree.leaves(pull_batch(weights)), jax.tree.leaves(pull(weights)), strict=True):
+        assert got.dtype == wanted.dtype
+        if got.dtype != jax.dtypes.float0:
+            np.testing.assert_allclose(got, wanted)
+    through = [
+        jax.grad(lambda *args, run=run: weights @ run(*args), argnums=(0, 1), allow_int=True)(embed, trees)
+        for run in (loop, batched.batch)
+    ]
+    np.testing.assert_allclose(through[1][0], through[0][0])
+    assert jax.tree.structure(through[1]) == jax.tree.structure(through[0])
+
+
+def test_a_python_integer_that_is_shared_is_no_part_of_the_program() -> None:
+    scaled = jitbatch(lambda scale, x: scale[1] * scale[0] * x)
+    for number in range(3):
+        value, pull = jax.vjp(scaled.batch, (number, 2.0), [1.0, 3.0])
+        np.testing.assert_allclose(value, [2.0 * number, 6.0 * number])
+        np.testing.assert_allclose(pull(jnp.ones(2))[0][1], 4.0 * number)
+    assert scaled.cache_info()["structures"].misses == 1
+
+
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_matrices_are_arrays_of_two_axes(executor: str) -> None:
+    @jitbatch(executor=executor)
+    def summed(w: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(w @ x)) + x.shape[1]
+
+    w = jnp.float32([[1.0, 2.0]])
+    samples = [np.matrix([[1.0, 2.0], [3.0, 4.0]]), np.matrix([[5.0], [6.0]]), np.float32([[7.0], [8.0]])]
+    expected = [summed(w, x) for x in samples]
+    np.testing.assert_allclose(summed.batch(w, samples), expected, rtol=1e-6)
+    np.testing.assert_allclose(summed.batch(w, summed.plan(w, samples)), expected, rtol=1e-6)
+    assert summed.check(w, samples).samples == 3
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_matrices_as_parameters_and_as_rows() -> None:
+    product = jitbatch(lambda w, x: w @ x)
+    w, rows = np.matrix([[1.0, 2.0], [3.0, 4.0]]), np.matrix([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    np.testing.assert_allclose(product.batch(w, rows), jax.vmap(lambda x: jnp.asarray(w) @ x)(jnp.asarray(rows)))
+
+
+@pytest.mark.parametrize(
+    ("leaf", "told"),
+    [
+        (jax.ShapeDtypeStruct((2,), np.float32), "has no data"),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), r"give `x.filled\(...\)`"),
+        (np.zeros(2, [("a", "f4")]), "is not an array or a number that JAX computes with"),
+        (np.array(["a", "b"]), "with dtype <U1, which is not an array"),
+    ],
+    ids=["struct", "masked", "fields", "text"],
+)
+def test_leaves_that_are_nearly_arrays(leaf: Any, told: str) -> None:
+    for use in (total.batch, total.plan, total.explain, total.check):
+        with pytest.raises(SampleError, match=rf"(?s)sample 1: sample\[1\]\['a'\] is .*{told}"):
+            use(2.0, [{"a": X}, {"a": leaf}])
+
+
+def test_shapes_in_place_of_parameters_are_for_planning() -> None:
+    scaled = jitbatch(lambda params, x: params["w"] * x)
+    params = {"w": jax.ShapeDtypeStruct((), np.float32)}
+    plan = scaled.plan(params, [1.0, 2.0])
+    assert scaled.explain(params, [1.0, 2.0]).samples == 2
+    for use in (
+        lambda: scaled.batch(params, [1.0]),
+        lambda: scaled.batch(params, plan),
+        lambda: scaled.check(params, [1.0]),
+        lambda: scaled.explain(params, plan, measure=True),
+    ):
+        with pytest.raises(ArgumentError, match=r"the shared argument params\['w'\] is a jax.ShapeDtypeStruct"):
+            use()

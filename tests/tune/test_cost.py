@@ -1,0 +1,103 @@
+"""The cost model: what batches need, and what is predicted for them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jitbatch import jitbatch
+from jitbatch.decorator import Batched
+from jitbatch.ir.graph import Graph
+from jitbatch.record.context import Structure
+from jitbatch.tune.cost import (
+    ON_ACCELERATOR,
+    ON_CPU,
+    Load,
+    dispatch_seconds,
+    fused_seconds,
+    known_costs,
+    load_of,
+    loop_seconds,
+    structures_price,
+    whole_seconds,
+    work_of,
+)
+
+WIDTH = 8
+
+
+@jitbatch
+def cell(weights: Any, x: Any, y: Any) -> Any:
+    return jnp.tanh(x @ weights + y)
+
+
+@jitbatch
+def chain(weights: Any, xs: list[Any]) -> Any:
+    y = xs[0]
+    for x in xs[1:]:
+        y = cell(weights, x, y)
+    return y
+
+
+WEIGHTS = jnp.ones((WIDTH, WIDTH))
+
+
+def chains(*lengths: int) -> list[list[Any]]:
+    return [[np.full(WIDTH, i, np.float32) for i in range(length)] for length in lengths]
+
+
+def graphs_of(fun: Batched[..., Any], shared: Any, samples: list[Any]) -> list[Graph]:
+    plan = fun.plan(shared, samples)
+    (context,) = fun._planner.contexts
+    assert plan.static.tables is context.tables
+    by_structure = {graph.structure: graph for graph in context.graphs}
+    return [by_structure[one] for one in map(structure_key, samples)]
+
+
+def structure_key(sample: Any) -> Any:
+    return Structure((sample,), 0, ["sample"]).key
+
+
+def load(*lengths: int) -> Load:
+    return load_of(graphs_of(jitbatch(chain.__wrapped__), WEIGHTS, chains(*lengths)))
+
+
+def test_work_of_a_node() -> None:
+    (graph,) = graphs_of(jitbatch(chain.__wrapped__), WEIGHTS, chains(2))
+    work = work_of(graph.tables.kinds[int(graph.kind[0])])
+    assert work.flops == 2 * WIDTH * WIDTH + 2 * WIDTH
+    assert (work.row_bytes, work.bound_bytes) == (3 * 4 * WIDTH, 4 * WIDTH * WIDTH)
+
+
+def test_load_of_a_batch() -> None:
+    got = load(4, 4, 6)
+    assert (got.samples, got.structures, got.kinds) == (3, 2, 1)
+    assert got.nodes == 3 + 3 + 5
+    assert got.steps == 5
+    one = 4 * WIDTH * WIDTH
+    assert (got.step_bytes, got.sample_bytes, got.structure_bytes) == (5 * one, 11 * one, 8 * one)
+    assert not got.has_effects
+
+
+def test_one_sample_is_fastest_alone_and_many_are_not() -> None:
+    one, many = load(20), load(*range(10, 74))
+    assert loop_seconds(one, ON_CPU) < fused_seconds(one, ON_CPU) < dispatch_seconds(one, ON_CPU)
+    assert fused_seconds(many, ON_CPU) < loop_seconds(many, ON_CPU)
+    equal = load(*[20] * 64)
+    assert whole_seconds(equal, ON_CPU) < loop_seconds(equal, ON_CPU)
+
+
+def test_programs_of_structures_cost_by_their_nodes() -> None:
+    short, long = load(3), load(30)
+    assert structures_price(long, ON_CPU) > structures_price(short, ON_CPU)
+    assert structures_price(load(3, 30), ON_CPU) == pytest.approx(
+        structures_price(short, ON_CPU) + structures_price(long, ON_CPU)
+    )
+
+
+def test_known_costs_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known_costs() == ON_CPU
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert known_costs() == ON_ACCELERATOR

@@ -1,0 +1,141 @@
+"""Caches are bounded, counted, shared between threads, and cleared in one place."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+import pytest
+
+from jitbatch import CacheInfo, clear_caches
+from jitbatch.util.caches import Cache, _registry
+
+
+def test_the_least_recently_used_entry_goes_first() -> None:
+    cache = Cache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+
+
+def test_hits_and_misses_are_counted() -> None:
+    cache = Cache(2)
+    cache.get("a")
+    cache.put("a", 1)
+    cache.get("a")
+    cache.get("a")
+    assert cache.info() == CacheInfo(hits=2, misses=1, maxsize=2, currsize=1)
+    cache.clear()
+    assert cache.info() == CacheInfo(hits=0, misses=0, maxsize=2, currsize=0)
+
+
+def test_the_first_entry_of_a_key_stays() -> None:
+    cache = Cache(2)
+    assert cache.put("a", "first") == "first"
+    assert cache.put("a", "second") == "first"
+    assert cache.get_or_make("a", lambda: pytest.fail("there is an entry")) == "first"
+
+
+def test_nothing_is_stored_when_making_fails() -> None:
+    cache = Cache(2)
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_make("a", lambda: 1 / 0)
+    assert cache.info().currsize == 0
+    assert cache.get_or_make("a", lambda: "made") == "made"
+
+
+def test_entries_can_be_discarded_and_listed() -> None:
+    cache = Cache(3)
+    for key in "abc":
+        cache.put(key, key.upper())
+    cache.discard("b")
+    cache.discard("never there")
+    assert list(cache) == ["A", "C"]
+
+
+def test_a_list_of_entries_survives_changes() -> None:
+    cache = Cache(3)
+    cache.put("a", 1)
+    for _ in cache:
+        cache.put("b", 2)
+    assert list(cache) == [1, 2]
+
+
+def test_clear_caches_clears_every_cache() -> None:
+    caches = [Cache(2), Cache(2)]
+    for cache in caches:
+        cache.put("a", 1)
+    clear_caches()
+    assert [cache.info().currsize for cache in caches] == [0, 0]
+
+
+def test_what_comes_again_after_it_was_dropped_gets_more_room() -> None:
+    cache = Cache(4, first=2)
+    for key in "abcdefgh":
+        assert cache.get(key) is None
+        cache.put(key, key)
+    assert cache.info()[2:] == (4, 2)
+    assert cache.get("h") == "h"
+    assert cache.get("a") is None  # too long ago
+    cache.put("a", "a")
+    assert cache.info().currsize == 2
+    assert cache.get("g") is None
+    for key in "gabc":
+        cache.put(key, key)
+    assert cache.info().currsize == 4
+    cache.clear()
+    for key in "abc":
+        cache.put(key, key)
+    assert cache.info().currsize == 2
+
+
+def test_caches_are_made_while_all_are_cleared() -> None:
+    """Without a lock, going through all of them fails when one is added meanwhile."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    stop = threading.Event()
+    kept: list[Cache] = []
+
+    def make() -> None:
+        while not stop.is_set() and len(kept) < 100_000:
+            kept.append(Cache(1))
+
+    making = threading.Thread(target=make)
+    making.start()
+    try:
+        for _ in range(30):
+            clear_caches()
+    finally:
+        stop.set()
+        making.join()
+        sys.setswitchinterval(interval)
+
+
+def test_the_registry_keeps_no_cache_alive() -> None:
+    cache = Cache(2)
+    known = len(_registry)
+    assert cache in _registry
+    del cache
+    gc.collect()
+    assert len(_registry) < known
+
+
+def test_threads_that_make_an_entry_at_once_get_the_same_one() -> None:
+    cache = Cache(2)
+    barrier = threading.Barrier(8)
+    got = []
+
+    def make() -> object:
+        barrier.wait()  # all of them have missed by now
+        return object()
+
+    threads = [threading.Thread(target=lambda: got.append(cache.get_or_make("a", make))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 8
+    assert len(set(map(id, got))) == 1
