@@ -1,4 +1,4 @@
-"""Where batching cannot help, `auto` against `executor="loop"`: ratios of medians of interleaved runs.
+"""Where batching cannot help, `auto` against `executor="per_sample"`: ratios of medians of interleaved runs.
 
 Run with `python bench/auto.py`. Two workloads: one tree, again and again; and samples that share no cell type, each
 with weights of its own shape. What `auto` settles for is measured, so it is given less patience than it has by default.
@@ -52,7 +52,7 @@ def workloads(hidden: int) -> dict[str, tuple[Callable[..., Any], Any, list[Any]
 def calls_until_loop(auto: Batched[..., Any], params: Any, samples: list[Any]) -> int:
     """How often a batch is planned until that is for the loop executor."""
     for number in range(MOST_CALLS):
-        if auto.plan(params, samples).static.executor == "loop":
+        if auto.plan(params, samples).static.executor == "per_sample":
             return number
     raise SystemExit(f"auto did not settle in {MOST_CALLS} calls: {auto.plan(params, samples)!r}")
 
@@ -69,7 +69,7 @@ def main() -> None:
     print(f"hidden {arguments.hidden}, jax {jax.__version__} on {jax.default_backend()}")
     for name, (fun, params, samples) in workloads(arguments.hidden).items():
         auto: Batched[..., Any] = jitbatch(fun)
-        loop: Batched[..., Any] = jitbatch(fun, executor="loop")
+        loop: Batched[..., Any] = jitbatch(fun, executor="per_sample")
         calls = calls_until_loop(auto, params, samples)
         patient = round(calls / tuning.patience)
         print(f"\n{name}: settled after {calls} calls, by default about {patient}\n  {auto.plan(params, samples)!r}")

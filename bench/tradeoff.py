@@ -43,7 +43,7 @@ class Way(NamedTuple):
 
     @property
     def per_structure(self) -> bool:
-        return self.granularity == "graph" or self.executor == "loop"
+        return self.granularity == "graph" or self.executor == "per_sample"
 
     def __str__(self) -> str:
         return ", ".join([*self[:3], *(["by arity"] if self.by_arity else [])])
@@ -58,7 +58,7 @@ WAYS = (
     *(Way("subgraph", policy, executor) for executor in ("fused", "dispatch") for policy in POLICIES),
     *(Way("op", policy, "dispatch") for policy in POLICIES),
     Way("graph", "depth", "dispatch"),
-    Way("auto", "auto", "loop"),
+    Way("auto", "auto", "per_sample"),
 )
 FEW = 16
 """How many samples ways are run on that compile a program for each structure."""

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import jax
 
+from jitbatch.execute.registry import EXECUTORS
 from jitbatch.inspect.check import Check, check, shortest_float
 from jitbatch.inspect.explain import explain_plan
 from jitbatch.inspect.measure import time_run, time_steps
@@ -39,7 +40,6 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
-EXECUTORS = ("auto", "fused", "dispatch", "loop")
 LOOPS = ("auto", "dynamic", "static")
 OUTPUTS = ("stack", "list", "ragged")
 METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "cache_info")
@@ -479,9 +479,9 @@ def jitbatch(
             looks for fewer steps than it has found at once only where that is predicted to pay.
         executor: `"fused"` runs a whole batch as one XLA program, which serves samples of all shapes it has room for;
             `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
-            reverse mode of a derivative; `"loop"` batches nothing and runs one jitted call a sample, for samples that
-            have nothing in common. `"auto"` begins with `"fused"`, or with `"dispatch"` where `.batch` is called on
-            samples inside other transformations, and takes another once it is predicted to pay for its compilation.
+            reverse mode of a derivative; `"per_sample"` batches nothing and runs one jitted call a sample, for samples
+            that have nothing in common. `"auto"` begins with `"fused"`, or with `"dispatch"` where `.batch` is called
+            on samples inside other transformations, and takes another once it is predicted to pay for its compilation.
         dedupe: compute calls with equal operands once a batch.
         out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
             for outputs that differ only in how many equal items they hold (scores of a sentence's words).
@@ -503,7 +503,7 @@ def jitbatch(
     for name, value, allowed in (
         ("granularity", granularity, GRANULARITIES),
         ("policy", policy, tuple(POLICIES)),
-        ("executor", executor, EXECUTORS),
+        ("executor", executor, ("auto", *EXECUTORS)),
         ("out", out, OUTPUTS),
         ("loops", loops, LOOPS),
     ):

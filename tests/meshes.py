@@ -20,7 +20,7 @@ from jitbatch import jitbatch
 MESH = jax.make_mesh((2,), ("data",))
 SHAPES = {"embed": (8, 4), "left": (4, 4), "right": (4, 4), "out": (4, 2)}
 TREES = [((1, 2), 3), (4, (1, 2)), 5, (6, 7)]
-EXECUTORS = ("dispatch", "fused", "loop")
+EXECUTORS = ("dispatch", "fused", "per_sample")
 SHARDED = {"embed": P(None, "data"), "left": P("data"), "right": P(None, "data"), "out": P()}
 
 

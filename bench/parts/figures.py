@@ -104,6 +104,6 @@ def auto(rows: Sequence[Any]) -> str:
     head = ["", "auto, ms", "loop, ms", "auto by loop", "calls until it settles"]
     return (
         "### Where batching cannot help\n\n`python bench/auto.py`: what `auto` settles for against one jitted call a "
-        'sample (`executor="loop"`). *Batch* is a call on samples, *step* a plan made and run in a jitted function.\n\n'
-        + table(head, lines)
+        'sample (`executor="per_sample"`). *Batch* is a call on samples, *step* a plan made and run in a jitted '
+        "function.\n\n" + table(head, lines)
     )

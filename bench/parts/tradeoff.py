@@ -13,7 +13,7 @@ from parts.text import Content, about, digits, failures, milliseconds, saved, ta
 
 AUTO = "auto, auto, auto"
 COLORS = {"op": "tab:red", "subgraph": "tab:blue", "graph": "tab:green", "auto": "tab:orange"}
-MARKERS = {"fused": "o", "dispatch": "s", "loop": "^", "auto": "*"}
+MARKERS = {"fused": "o", "dispatch": "s", "per_sample": "^", "auto": "*"}
 SICK_REFERENCE = (
     "Reference points for one cell a node: 804 steps if nodes with different numbers of children are different types, "
     "185 if they are not. A node is more than one step here: what it does for each child, the sums, and the rest."
@@ -107,7 +107,7 @@ def plot(rows: Sequence[Content], images: Path) -> str:
             axis.scatter(
                 x, y, marker=MARKERS[executor], s=size, facecolor=face, edgecolor=COLORS[granularity], zorder=2
             )
-            if way != AUTO and executor != "loop":
+            if way != AUTO and executor != "per_sample":
                 axis.annotate(policy[0], (x, y), fontsize=7, xytext=(4, 3), textcoords="offset points")
         for total in 10.0 ** np.arange(-1, 5):  # lines of equal sums of both
             xs = np.geomspace(total / 1e4, total * 0.9999, 200)
@@ -142,7 +142,7 @@ def simulated(row: Content, accelerator: Accelerator) -> dict[str, Simulated]:
     return {
         way: simulate(accelerator, kernels_of(way, row), values, row["work"])
         for way, values in row["ways"].items()
-        if "loop" not in way and "Plan(loop" not in values["plan"] and "by arity" not in way
+        if "per_sample" not in way and "Plan(per_sample" not in values["plan"] and "by arity" not in way
     }
 
 

@@ -9,8 +9,9 @@ An arena begins with the shared values that are needed as rows, then come the in
 """
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +20,17 @@ from jax import lax
 
 from jitbatch.batch.activity import without_flow
 from jitbatch.batch.analysis import Analysis
-from jitbatch.execute.lowering import ArenaShape, Lowered, round_up
+from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
+from jitbatch.execute.memory import ProgramMemory, of_calls
 from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell
-from jitbatch.ir.cell import Cell
 from jitbatch.ir.describe import kind_names, largest
-from jitbatch.ir.tables import ROW, Kind, ValueClass
+from jitbatch.ir.tables import Kind, Tables, ValueClass
 from jitbatch.schedule.policies import Policy
 from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
-from jitbatch.util.errors import VerifyError
+from jitbatch.util.rounding import round_up
 
 _kernels = Cache(512)
 """Compiled steps of all functions together; each size of one takes 1.4 MiB."""
@@ -44,9 +46,7 @@ class StepShape:
     flows: tuple[bool, ...]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class StepTables:
+class StepTables(TypedDict):
     """The dynamic part of the steps.
 
     Attributes:
@@ -63,37 +63,83 @@ class StepTables:
 
 @dataclass(frozen=True)
 class DispatchProgram:
-    """Steps, one after the other. `arenas` are the value classes of the arenas."""
+    """Steps, one after the other.
 
-    steps: tuple[StepShape, ...]
+    Attributes:
+        step_shapes: the steps.
+        arenas: the value classes of the arenas.
+    """
+
+    step_shapes: tuple[StepShape, ...]
     arenas: tuple[ValueClass, ...]
 
     @property
     def shared(self) -> set[int]:
-        return {bound for step in self.steps for bound in step.kind.binding if bound != ROW}
+        return {shared_id for step in self.step_shapes for shared_id in step.kind.shared_ids}
+
+    @property
+    def sizes(self) -> None:
+        return None
 
     def run(self, tables: StepTables, arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         by_class = dict(zip(self.arenas, arenas, strict=True))
         owned = not any(compat.is_tracer(a) for a in (*arenas, *shared.values()))
-        for number, (step, operands, starts) in enumerate(zip(self.steps, tables.operands, tables.starts, strict=True)):
+        counts = tables["counts"]
+        for place, (step, operands, starts) in enumerate(
+            zip(self.step_shapes, tables["operands"], tables["starts"], strict=True)
+        ):
             kernel = step_kernel(step.kind, step.flows, owned)
             written = tuple(by_class[c] for c in kernel.writes)
             read = tuple(by_class[c] for c in kernel.reads)
-            bound = tuple(shared[one] for one in step.kind.binding if one != ROW)
-            made = kernel(written, read, operands, starts, bound, tables.counts[number], step.width)
-            by_class.update(zip(kernel.writes, made, strict=True))
+            bound = tuple(shared[shared_id] for shared_id in step.kind.shared_ids)
+            outputs = kernel(written, read, operands, starts, bound, counts[place], step.width)
+            by_class.update(zip(kernel.writes, outputs, strict=True))
         return [by_class[c] for c in self.arenas]
 
+    def steps(self, tables: StepTables) -> Iterator[Step]:
+        arena_of = {value_class: arena for arena, value_class in enumerate(self.arenas)}
+        for place, step in enumerate(self.step_shapes):
+            kind, count = step.kind, int(tables["counts"][place])
+            starts, operands = np.asarray(tables["starts"][place]), np.asarray(tables["operands"][place])
+            reads = tuple(arena_of[_class(aval)] for aval in kind.row_avals)
+            if kind.is_variadic:
+                is_term = operands[1] < count
+                own = (Read(reads[0], operands[0][is_term], operands[1][is_term]),)
+            else:
+                own = operand_reads(reads, operands[:, :count])
+            yield Step(
+                kind=kind,
+                phase=place,
+                round=None,
+                count=count,
+                width=step.width,
+                writes=tuple(
+                    Write(arena_of[_class(aval)], start + np.arange(count))
+                    for aval, start in zip(kind.cell.out_avals, starts.tolist(), strict=True)
+                ),
+                reads=own,
+            )
+
+    def memory(self, arena_sizes: Sequence[int], classes: Sequence[ValueClass]) -> ProgramMemory:
+        return ProgramMemory(tuple(of_calls(step.kind, step.width) for step in self.step_shapes), sum(arena_sizes))
+
     def describe(self, tables: StepTables) -> list[str]:
-        names = kind_names(step.kind for step in self.steps)
+        names = kind_names(step.kind for step in self.step_shapes)
         lines = []
-        for number, (step, starts) in enumerate(zip(self.steps, tables.starts, strict=True)):
+        for place, (step, starts) in enumerate(zip(self.step_shapes, tables["starts"], strict=True)):
             at = ", ".join(str(int(start)) for start in starts) if isinstance(starts, np.ndarray) else "?"
-            lines.append((step.width, f"  step {number}: {names[step.kind]} x{step.width} -> rows {at}"))
+            lines.append((step.width, f"  step {place}: {names[step.kind]} x{step.width} -> rows {at}"))
         return largest(lines)
 
+    def changes(self, before: "DispatchProgram", tables: Tables) -> Iterator[str]:
+        known = {(step.kind.cell, step.width) for step in before.step_shapes}
+        for cell, width in dict.fromkeys((step.kind.cell, step.width) for step in self.step_shapes):
+            widths = sorted(w for c, w in known if c == cell)
+            if widths and width not in widths:
+                yield f"`{cell.name}` runs {width} wide, and ran {', '.join(map(str, widths))} wide"
 
-def lower(analysis: Analysis, policy: Policy) -> Lowered:
+
+def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
     """Steps by a policy; each step's results in contiguous rows, in the order of the nodes in the batch."""
     tables, problem = analysis.tables, analysis.problem
     step_of, flows = policy.assign(problem), analysis.flows
@@ -134,7 +180,7 @@ def lower(analysis: Analysis, policy: Policy) -> Lowered:
     program = DispatchProgram(tuple(steps), tuple(tables.classes[arena.value_class] for arena in arenas))
     counts = np.array([len(nodes) for nodes in members], np.int32)
     padded_rows = sum(step.width for step in steps)
-    step_tables = StepTables(operands, tuple(starts), counts)
+    step_tables = StepTables(operands=operands, starts=tuple(starts), counts=counts)
     bound = problem.bound if policy.by_ranks else 0
     return Lowered(program, step_tables, arenas, value_row, len(steps), bound, len(steps), padded_rows)
 
@@ -166,16 +212,15 @@ class StepKernel:
         reads, writes: the value classes whose arenas it reads and writes, each once.
     """
 
-    def __init__(
-        self, cell: Cell, is_row: tuple[bool, ...], flows: tuple[bool, ...], is_variadic: bool, owned: bool
-    ):  # fmt: skip
-        in_classes = [_class(aval) for aval, row in zip(cell.in_avals, is_row, strict=True) if row]
+    def __init__(self, kind: Kind, flows: tuple[bool, ...], owned: bool):
+        cell = kind.cell
+        in_classes = list(map(_class, kind.row_avals))
         out_classes = [_class(aval) for aval in cell.out_avals]
         self.writes = list(dict.fromkeys(out_classes))
         self.reads = [c for c in dict.fromkeys(in_classes) if c not in out_classes]
         write_place = {c: place for place, c in enumerate(self.writes)}
         read_place = {c: place for place, c in enumerate(self.reads)}
-        cut = cut_cell(cell, is_row)
+        cut = cut_cell(cell, kind.vmapped)
 
         def kernel(
             written: tuple[Any, ...],
@@ -190,7 +235,7 @@ class StepKernel:
                 place = write_place.get(value_class)
                 return written[place] if place is not None else read[read_place[value_class]]
 
-            if is_variadic:
+            if kind.is_variadic:
                 with cell.scope():
                     terms = without_flow(arena(in_classes[0]), *flows)
                     made = [segment_sums(terms, operands[0], operands[1], width)]
@@ -215,57 +260,11 @@ class StepKernel:
 
 
 def step_kernel(kind: Kind, flows: tuple[bool, ...], owned: bool) -> StepKernel:
-    is_row = tuple(bound == ROW for bound in kind.binding)
-    return _kernels.get_or_make(
-        (kind.cell, is_row, flows, owned), lambda: StepKernel(kind.cell, is_row, flows, kind.is_variadic, owned)
-    )
+    return _kernels.get_or_make((kind.cell, kind.vmapped, flows, owned), lambda: StepKernel(kind, flows, owned))
 
 
 def _class(aval: Any) -> ValueClass:
     return ValueClass(tuple(aval.shape), aval.dtype)
 
 
-def verify_plan(plan: Any) -> None:
-    """Check that every row is written before it is read, and that padding is never read."""
-
-    def check(holds: Any, law: str) -> None:
-        if not holds:
-            raise VerifyError(f"plan: {law}")
-
-    static, tables = plan.static, plan.static.tables
-    written = {arena.value_class: np.zeros(arena.capacity, bool) for arena in static.arenas}
-
-    def check_read(value_class: int, rows: np.ndarray, what: str) -> None:
-        arena = written[value_class]
-        check(np.all((rows >= 0) & (rows < len(arena))), f"{what} are rows of the arena")
-        check(arena[rows].all(), f"{what} are written before, and are not padding")
-
-    first_free = {}
-    for arena, rows in zip(static.arenas, plan.inputs, strict=True):
-        check((0 if rows is None else np.shape(rows)[0]) == arena.inputs, "inputs have the size they are padded to")
-        first_free[arena.value_class] = 0
-        written[arena.value_class][: len(arena.shared) + arena.inputs] = True
-    for number, step in enumerate(static.program.steps):
-        operands, starts, count = plan.tables.operands[number], plan.tables.starts[number], plan.tables.counts[number]
-        slots = [slot for slot, bound in enumerate(step.kind.binding) if bound == ROW]
-        check(0 < count <= step.width, f"step {number} has rows, and not more than its width")
-        if step.kind.is_variadic:
-            rows, segments = operands
-            check(np.all(np.diff(segments) >= 0), f"terms of step {number} are in the order of its sums")
-            check(set(range(count)) <= set(segments.tolist()), f"sums of step {number} have terms")
-            operands = rows[None]
-        else:
-            check(operands.shape == (len(slots), step.width), f"step {number} has a row for each operand")
-        for slot, rows in zip(slots, operands, strict=True):
-            check_read(tables.class_of(step.kind.cell.in_avals[slot]), rows, f"operands of step {number}")
-        for out_class, start in zip(map(tables.class_of, step.kind.cell.out_avals), starts, strict=True):
-            arena = written[out_class]
-            check(start + step.width <= len(arena), f"step {number} writes inside its arenas")
-            check(start >= first_free[out_class], f"step {number} writes over no earlier results")
-            arena[start : start + step.width] = False
-            arena[start : start + count] = True
-            first_free[out_class] = start + count
-    by_output = static.out_arenas if static.out == "list" else static.out_arenas[0]
-    for places, rows in zip(by_output, plan.out_rows, strict=True):
-        for place, row in zip(places, rows, strict=True) if static.out == "list" else [(places, rows)]:
-            check_read(static.arenas[place].value_class, np.asarray(row), "outputs")
+DISPATCH = Executor("dispatch", lower)

@@ -1,11 +1,12 @@
-"""The loop executor: one jitted call a sample, for batches whose samples have nothing in common.
+"""The per-sample executor: one jitted call a sample, for batches whose samples have nothing in common.
 
 The function is traced once for each structure of samples; nothing is recorded or analysed. A plan holds the leaves of
 the samples, and the programs that run on them.
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jitbatch.execute.executor import Executor
+from jitbatch.execute.memory import ProgramMemory
+from jitbatch.execute.steps import Step
 from jitbatch.ir.cell import closed_jaxpr_key
 from jitbatch.ir.describe import largest
 from jitbatch.ir.items import Items, split_items
-from jitbatch.ir.tables import Tables
+from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.context import Context, SharedArguments, array_leaves, call_noted
 from jitbatch.record.forwarding import origin
@@ -24,7 +28,7 @@ from jitbatch.record.rows import ClosesOverTracer
 from jitbatch.record.structure import Structure, aval_of
 from jitbatch.record.values import check_result
 from jitbatch.util import compat, jaxprs, meshes
-from jitbatch.util.errors import mutation_error
+from jitbatch.util.errors import PlanError, mutation_error
 from jitbatch.util.key_order import flatten
 from jitbatch.util.sites import describe_function
 
@@ -57,19 +61,37 @@ class SampleProgram:
 
 
 @dataclass(frozen=True)
-class EachProgram:
+class PerSampleProgram:
     """A program for each sample; and the value classes of what is stacked, of a result or of an item."""
 
     samples: tuple[SampleProgram, ...]
     out_classes: tuple[int, ...]
 
+    @property
+    def shared(self) -> set[int]:
+        return set()
+
+    @property
+    def sizes(self) -> None:
+        return None
+
+    def run(self, tables: Any, arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
+        return arenas
+
+    def steps(self, tables: Any) -> Iterator[Step]:
+        return iter(())
+
+    def memory(self, arena_sizes: Sequence[int], classes: Sequence[ValueClass]) -> ProgramMemory:
+        raise PlanError("a plan for the per_sample executor is compiled sample by sample: nothing predicts its memory")
+
     def describe(self, tables: Any) -> list[str]:
-        counts: dict[SampleProgram, int] = {}
-        for sample in self.samples:
-            counts[sample] = counts.get(sample, 0) + 1
+        counts = Counter(self.samples)
         return largest(
-            [(count, f"  structure {number}: {count} samples") for number, count in enumerate(counts.values())]
+            [(count, f"  structure {place}: {count} samples") for place, count in enumerate(counts.values())]
         )
+
+    def changes(self, before: "PerSampleProgram", tables: Tables) -> Iterator[str]:
+        return iter(())
 
 
 def sample_program(
@@ -140,25 +162,28 @@ def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared:
             raise mutation_error(f"the shared argument of type {kind.__name__}", name)
 
 
-def run_each(plan: Any, program: EachProgram, shared_leaves: Sequence[Any]) -> Any:
-    """The outputs of a plan for the loop executor."""
-    static = plan.static
-    outputs = [one.run(shared_leaves, leaves) for one, leaves in zip(program.samples, plan.inputs, strict=True)]
-    if static.out == "stack":
+def run_each(plan: Any, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs of a plan; of a list of results the leaves of each."""
+    static, program = plan.static, plan.static.program
+    outputs = [sample.run(shared_leaves, leaves) for sample, leaves in zip(program.samples, plan.inputs, strict=True)]
+    if static.out == "list":
+        return outputs
+    if plan.ragged is None:
         return static.out_trees[0].unflatten(_stack(outputs))
-    if plan.ragged is not None:
-        size = static.out_trees[0].num_leaves
-        leaves = [leaf for one in outputs for leaf in one]
-        if leaves:
-            columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
-        else:  # padding is of nothing then
-            classes = map(static.tables.classes.__getitem__, program.out_classes)
-            columns = [jnp.zeros((1, *one.shape), one.dtype) for one in classes]
-        taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]
-        return replace(plan.ragged, rows=static.out_trees[0].unflatten(taken))
-    return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
+    size = static.out_trees[0].num_leaves
+    leaves = [leaf for result in outputs for leaf in result]
+    if leaves:
+        columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
+    else:  # padding is of nothing then
+        classes = map(static.tables.classes.__getitem__, program.out_classes)
+        columns = [jnp.zeros((1, *value_class.shape), value_class.dtype) for value_class in classes]
+    taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]
+    return replace(plan.ragged, rows=static.out_trees[0].unflatten(taken))
 
 
 @jax.jit
 def _stack(outputs: list[list[Any]]) -> list[Any]:
     return [jnp.stack(column) for column in zip(*outputs, strict=True)]
+
+
+PER_SAMPLE = Executor("per_sample", None, run_each)

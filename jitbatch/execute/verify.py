@@ -1,8 +1,7 @@
 """Checks between the passes of planning; tests switch them on (`context.verify`).
 
 Each function holds the result of one pass against the documented invariants of what it made, and raises `VerifyError`
-naming the one that is broken. Graphs, schedules and steps check themselves (`Graph.verify`, `Problem.verify`,
-`dispatch.verify_plan`).
+naming the one that is broken. Graphs, schedules and steps check themselves (`Graph.verify`, `Problem.verify`).
 """
 
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from jitbatch.batch.analysis import Analysis
-from jitbatch.execute.lowering import Lowered
+from jitbatch.execute.executor import Lowered
 from jitbatch.ir.ranks import by_stage, longest_paths
-from jitbatch.ir.tables import ROW
 from jitbatch.util.csr import ranges
 from jitbatch.util.errors import VerifyError
 
@@ -38,8 +36,7 @@ def verify_analysis(analysis: Analysis) -> None:
         own = nodes[batch.type == number]
         counts = np.diff(batch.operand_start)[own]
         check(np.all(counts > 0 if kind.is_variadic else counts == kind.rows), "nodes have an operand for each row")
-        slots = [slot for slot, bound in enumerate(kind.binding) if bound == ROW]
-        wanted = [analysis.tables.class_of(kind.cell.in_avals[slot]) for slot in slots]
+        wanted = list(map(analysis.tables.class_of, kind.row_avals))
         given = value_class[batch.operands[ranges(batch.operand_start[own], counts)]]
         check(np.all(given.reshape(-1, len(wanted)) == wanted if wanted else True), "operands are of the right classes")
     known = batch.producer < 0
@@ -92,3 +89,36 @@ def verify_lowered(analysis: Analysis, lowered: Lowered) -> None:
         raise VerifyError("lowering: two values lie in one row")
     if np.any(lowered.value_row[made] < analysis.first_free_row[value_class[made]]):
         raise VerifyError("lowering: what is made lies in a row of an input")
+
+
+def verify_steps(plan: Any) -> None:
+    """Check that every row is written before it is read, once, and that padding is never read."""
+
+    def check(holds: Any, law: str) -> None:
+        if not holds:
+            raise VerifyError(f"plan: {law}")
+
+    static = plan.static
+    written = [np.zeros(arena.capacity, bool) for arena in static.arenas]
+
+    def check_read(arena: int, rows: np.ndarray, what: str) -> None:
+        check(np.all((rows >= 0) & (rows < len(written[arena]))), f"{what} are rows of the arena")
+        check(written[arena][rows].all(), f"{what} are written before, and are not padding")
+
+    for arena, rows, is_written in zip(static.arenas, plan.inputs, written, strict=True):
+        check((0 if rows is None else np.shape(rows)[0]) == arena.inputs, "inputs have the size they are padded to")
+        is_written[: len(arena.shared) + arena.inputs] = True
+    for place, step in enumerate(static.program.steps(plan.tables.unpack())):
+        check(step.count <= step.width, f"step {place} has no more nodes than rows")
+        for arena, rows, nodes in step.reads:
+            check(len(nodes) == len(rows) and np.all(nodes < step.count), f"operands of step {place} are of its nodes")
+            check_read(arena, rows, f"operands of step {place}")
+        for arena, rows in step.writes:
+            check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {place} writes inside its arenas")
+            check(not written[arena][rows].any(), f"step {place} writes over no earlier results")
+            written[arena][rows] = True
+    for places, rows in zip(
+        static.out_arenas if static.out == "list" else static.out_arenas[0], plan.out_rows, strict=True
+    ):
+        for arena, row in zip(places, rows, strict=True) if static.out == "list" else [(places, rows)]:
+            check_read(arena, np.asarray(row), "outputs")

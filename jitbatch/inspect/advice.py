@@ -63,7 +63,7 @@ def advise(
             "", f"{100 * (1 - rows / padded):.0f}% of the computed rows are padding: the plan has room for more "
             "(`like`), or steps are narrower than the smallest width that is compiled. Larger minibatches fill them",
         )  # fmt: skip
-    if static.executor == "fused" and (what := remedy(memory.training)) is not None:
+    if static.program.sizes is not None and (what := remedy(memory.training)) is not None:
         yield Advice(
             "", f"a training step needs {memory.training / 1e6:.0f} MB, which the C library gives back to the system "
             f"after every step: {what}",

@@ -7,15 +7,13 @@ and the table of operand rows says which nodes it reads. So a plan explains itse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jitbatch.batch.problem import Problem
-from jitbatch.execute.dispatch import DispatchProgram
-from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.ir.ranks import find_layers
-from jitbatch.ir.tables import ROW, Kind
+from jitbatch.ir.tables import Kind
 from jitbatch.plan.plan import Plan
 
 
@@ -102,162 +100,37 @@ class Executed:
 
 
 def read_back(plan: Plan) -> Executed:
-    """What a plan runs; of a plan of one shard, by the fused or the dispatch executor."""
-    program: Any = plan.static.program
-    reading = _Reading(plan)
-    if isinstance(program, FusedProgram):
-        reading.fused(program, plan.tables)
-    else:
-        reading.dispatch(program, plan.tables)
-    return reading.result()
-
-
-class _Rows(NamedTuple):
-    """Nodes with the rows of their operands, yet to be found: arenas of the operands, rows, and who reads them."""
-
-    arena: int
-    rows: np.ndarray
-    readers: np.ndarray
-
-
-class _Reading:
-    def __init__(self, plan: Plan):
-        self.plan = plan
-        self.kinds: dict[Kind, int] = {}
-        self.columns: list[Column] = []
-        self.steps: list[Step] = []
-        self.node_type: list[np.ndarray] = []
-        self.node_step: list[np.ndarray] = []
-        self.operands: list[_Rows] = []
-        self.made_by = [np.full(arena.capacity, -1, np.int64) for arena in plan.static.arenas]
-        self.nodes = 0
-
-    def _type(self, kind: Kind) -> int:
-        return self.kinds.setdefault(kind, len(self.kinds))
-
-    def _column(self, phase: int, turn: int | None = None) -> int:
-        self.columns.append(Column(phase, turn))
-        return len(self.columns) - 1
-
-    def _nodes(self, kind: Kind, step: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Number new nodes of a type, given the step of each."""
-        numbers = self.nodes + np.arange(len(step))
-        self.nodes += len(step)
-        self.node_type.append(np.full(len(step), self._type(kind)))
-        self.node_step.append(np.asarray(step, np.int64))
-        return numbers
-
-    def _writes(self, arenas: Sequence[int], starts: Sequence[int], nodes: np.ndarray) -> None:
-        for arena, start in zip(arenas, starts, strict=True):
-            self.made_by[arena][start + np.arange(len(nodes))] = nodes
-
-    def _reads(self, arenas: Sequence[int], rows: np.ndarray, nodes: np.ndarray) -> None:
-        for arena, own in zip(arenas, rows, strict=True):
-            self.operands.append(_Rows(arena, own, nodes))
-
-    # Executors
-
-    def dispatch(self, program: DispatchProgram, tables: Any) -> None:
-        place = {value_class: arena for arena, value_class in enumerate(program.arenas)}
-        classes = self.plan.static.tables
-
-        def arenas(avals: Sequence[Any]) -> list[int]:
-            return [place[classes.classes[classes.class_of(aval)]] for aval in avals]
-
-        counts = np.asarray(tables.counts)
-        for number, step in enumerate(program.steps):
-            kind, count = step.kind, int(counts[number])
-            nodes = self._nodes(kind, [number] * count)
-            self.steps.append(Step(self._type(kind), self._column(number), int(self.nodes - count), count, step.width))
-            self._writes(arenas(kind.cell.out_avals), np.asarray(tables.starts[number]).tolist(), nodes)
-            operands = np.asarray(tables.operands[number])
-            read = arenas(_row_avals(kind))
-            if kind.is_variadic:
-                real = operands[1] < count
-                self.operands.append(_Rows(read[0], operands[0][real], nodes[operands[1][real]]))
-            else:
-                self._reads(read, operands[:, :count], nodes)
-
-    def fused(self, program: FusedProgram, tables: Any) -> None:
-        for phase, (shape, table) in enumerate(zip(program.phases, tables, strict=True)):
-            if isinstance(shape, SingleShape):
-                self._single(phase, shape, table)
-            else:
-                self._loop(phase, shape, table)
-
-    def _single(self, phase: int, shape: SingleShape, table: Any) -> None:
-        block, count = shape.block, int(table["total"])
-        column = self._column(phase)
-        if not count:
-            return
-        nodes = self._nodes(block.kind, [len(self.steps)] * count)
-        self.steps.append(Step(self._type(block.kind), column, int(nodes[0]), count, block.capacity))
-        self._writes(shape.writes, block.starts, nodes)
-        if block.kind.is_variadic:
-            segments = np.asarray(table["segments"])
-            real = segments < count
-            self.operands.append(_Rows(shape.reads[0], np.asarray(table["terms"])[real], nodes[segments[real]]))
-        else:
-            self._reads(shape.reads, np.asarray(table["operands"])[:, :count], nodes)
-
-    def _loop(self, phase: int, shape: Any, table: Any) -> None:
-        """Nodes are numbered type by type within a round, so that they come after what they read."""
-        rounds = int(shape.round_count(table))
-        ends = np.asarray(table["ends"])[:rounds]
-        counts = np.diff(ends[..., 0], axis=0, append=[shape.margin + np.asarray(table["total"])])
-        rows = np.diff(ends, axis=-1)[..., ::-1]
-        numbers: list[list[np.ndarray]] = [[] for _ in shape.blocks]
-        for turn in range(rounds):
-            column = self._column(phase, turn)
-            for number, block in enumerate(shape.blocks):
-                steps: list[int] = []
-                left, first = int(counts[turn, number]), self.nodes
-                for width in _widths(block.widths, rows[turn, number]):
-                    here = min(width, left)
-                    self.steps.append(Step(self._type(block.kind), column, first + len(steps), here, width))
-                    steps += [len(self.steps) - 1] * here
-                    left -= here
-                numbers[number].append(self._nodes(block.kind, steps))
-        for number, block in enumerate(shape.blocks):
-            nodes = np.concatenate(numbers[number]) if numbers[number] else np.zeros(0, np.int64)
-            self._writes(shape.writes[number], [start + shape.margin for start in block.starts], nodes)
-            operands = table["operands"][number]
-            within = slice(shape.margin, shape.margin + len(nodes))
-            if block.kind.is_variadic:
-                arity = np.asarray(operands["count"])[within]
-                terms = np.asarray(operands["terms"])[: arity.sum()]
-                self.operands.append(_Rows(shape.reads[number][0], terms, np.repeat(nodes, arity)))
-            else:
-                self._reads(shape.reads[number], np.asarray(operands)[within].T, nodes)
-
-    # Together
-
-    def result(self) -> Executed:
-        plan = self.plan
-        reader = np.concatenate([own.readers for own in self.operands] or [np.zeros(0, np.int64)])
-        read = np.concatenate([self.made_by[own.arena][own.rows] for own in self.operands] or [np.zeros(0, np.int64)])
-        inner = read >= 0
-        return Executed(
-            kinds=tuple(self.kinds),
-            columns=tuple(self.columns),
-            steps=tuple(self.steps),
-            node_type=np.concatenate(self.node_type or [np.zeros(0, np.int64)]),
-            node_step=np.concatenate(self.node_step or [np.zeros(0, np.int64)]),
-            reader=reader[inner],
-            read=read[inner],
-            outputs=tuple(_outputs(plan, self.made_by)),
-        )
-
-
-def _row_avals(kind: Kind) -> list[Any]:
-    return [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == ROW]
-
-
-def _widths(widths: Sequence[int], rows: np.ndarray) -> Iterator[int]:
-    """The widths of the chunks of a round in the order in which they run, the widest first; `rows` says how many rows
-    those of each width have together."""
-    for width, many in reversed(list(zip(widths, rows.tolist(), strict=False))):
-        yield from [width] * (many // width)
+    """What a plan runs; of a plan of one shard, by an executor that runs graphs."""
+    kinds: dict[Kind, int] = {}
+    columns: dict[Column, int] = {}
+    steps: list[Step] = []
+    made_by = [np.full(arena.capacity, -1, np.int64) for arena in plan.static.arenas]
+    none = np.zeros(0, np.int64)
+    readers, reads, node_type, node_step = [none], [none], [none], [none]
+    first = 0
+    for step in plan.static.program.steps(plan.tables.unpack()):
+        kind_id = kinds.setdefault(step.kind, len(kinds))
+        column = columns.setdefault(Column(step.phase, step.round), len(columns))
+        for arena, rows, nodes in step.reads:
+            readers.append(first + nodes)
+            reads.append(made_by[arena][rows])
+        for arena, rows in step.writes:
+            made_by[arena][rows] = first + np.arange(step.count)
+        node_type.append(np.full(step.count, kind_id))
+        node_step.append(np.full(step.count, len(steps)))
+        steps.append(Step(kind_id, column, first, step.count, step.width))
+        first += step.count
+    reader, read = np.concatenate(readers), np.concatenate(reads)
+    return Executed(
+        kinds=tuple(kinds),
+        columns=tuple(columns),
+        steps=tuple(steps),
+        node_type=np.concatenate(node_type),
+        node_step=np.concatenate(node_step),
+        reader=reader[read >= 0],
+        read=read[read >= 0],
+        outputs=tuple(_outputs(plan, made_by)),
+    )
 
 
 def _outputs(plan: Plan, made_by: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

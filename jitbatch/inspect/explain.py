@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitbatch.execute.per_sample import EachProgram
+from jitbatch.execute.registry import EXECUTORS
 from jitbatch.inspect import advice
 from jitbatch.inspect.executed import Executed, read_back
 from jitbatch.inspect.measure import StepTimes
@@ -16,7 +16,7 @@ from jitbatch.ir.sources import Source
 from jitbatch.ir.tables import Kind
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.static import PlanStatic
-from jitbatch.schedule.policies import agenda, depth
+from jitbatch.schedule.policies import POLICIES
 from jitbatch.tune.cost import known_costs
 from jitbatch.tune.flops import flops_of
 from jitbatch.util import compat
@@ -62,12 +62,12 @@ def explain_plan(
         raise PlanError(f"the plan has {plan.shards} shards, of which one is explained: `plan.shard(0).explain()`")
     if compat.is_tracer(plan.counts):
         raise PlanError("a plan is explained outside of jax.jit: in it, its tables are not known")
-    if isinstance(static.program, EachProgram):
+    if static.types is None:
         return _explain_each(plan, times or Times())
     executed = read_back(plan)
     groups = find_groups(plan)
     step_seconds = [_step_seconds(executed.kinds[step.type], step.width, seconds) for step in executed.steps]
-    compile_seconds = _compile_seconds(executed, static.executor == "fused", seconds)
+    compile_seconds = _compile_seconds(executed, EXECUTORS[static.executor].has_room, seconds)
     differs = advice.differences(groups, static)
     cells, part_of = _cells(groups, executed, step_seconds, compile_seconds, differs)
     of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
@@ -118,7 +118,7 @@ def _report(plan: Plan, **rest: Any) -> Report:
 
 
 def _explain_each(plan: Plan, times: Times) -> Report:
-    """Of the loop executor there is nothing to tell but that it batches nothing."""
+    """Of the per-sample executor there is nothing to tell but that it batches nothing."""
     structures = Counter(plan.static.program.samples)  # type: ignore[union-attr]
     name, where = describe_source(plan.static.owner.__wrapped__)
     cells, steps = [], []
@@ -289,11 +289,9 @@ def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[
 
 def _policy(static: PlanStatic, executed: Executed) -> str:
     asked = static.owner._options.policy
-    steps = {
-        name: int(one(executed.problem).max(initial=-1)) + 1 for name, one in (("depth", depth), ("agenda", agenda))
-    }
+    steps = {name: int(POLICIES[name].assign(executed.problem).max(initial=-1)) + 1 for name in ("depth", "agenda")}
     counted = " and ".join(f"{count} by {name}" for name, count in steps.items())
-    place = " inside loops" if static.executor == "fused" else ""
+    place = " inside loops" if EXECUTORS[static.executor].splits_cells else ""
     return f"{asked}{place}; one step a type, the whole batch has {counted}"
 
 
@@ -303,6 +301,4 @@ def _reason(static: PlanStatic) -> str:
     asked = static.owner._options.executor
     if asked == static.executor:
         return f"asked for by executor={asked!r}"
-    if static.executor == "fused":
-        return "the default of a plan: one XLA program for all batches that fit; .batch on samples uses dispatch"
-    return "the default of .batch on samples"
+    return "the default: one XLA program for all batches that fit"

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jitbatch.execute.arenas import shared_values
 from jitbatch.inspect.executed import read_back
 from jitbatch.ir.tables import ROW, Kind
 from jitbatch.plan.plan import Plan
-from jitbatch.plan.run import shared_values
 from jitbatch.util import compat, meshes
 
 REPEATS = 5
@@ -52,8 +52,8 @@ def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, 
 def _time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> list[tuple[tuple[Kind, int], StepTimes]]:
     executed = read_back(plan)
     wanted = {(executed.kinds[step.type], step.width) for step in executed.steps}
-    numbers = {bound for kind, _ in wanted for bound in kind.binding if bound != ROW}
-    shared = shared_values(plan.static.tables, tuple(sorted(numbers)), shared_leaves)
+    shared_ids = {shared_id for kind, _ in wanted for shared_id in kind.shared_ids}
+    shared = shared_values(plan.static.tables, tuple(sorted(shared_ids)), shared_leaves)
     call = jax.jit(lambda x: x)
     call(0.0)
     calling = best_of(lambda: call(0.0))
@@ -70,7 +70,7 @@ def _time_step(kind: Kind, width: int, shared: Mapping[int, Any], calling: float
         jnp.zeros((width, *aval.shape), aval.dtype) if bound == ROW else shared[bound]
         for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True)
     ]
-    axes = tuple(0 if bound == ROW else None for bound in kind.binding)
+    axes = tuple(0 if is_row else None for is_row in kind.vmapped)
     step = jax.jit(jax.vmap(kind.cell, in_axes=axes, axis_size=width))
     compilation, run = time_run(lambda: step(*operands))
     return StepTimes(max(run - calling, SHORTEST), compilation)

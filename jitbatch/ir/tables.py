@@ -88,6 +88,26 @@ class Kind:
     def rows(self) -> int:
         return self.binding.count(ROW)
 
+    @cached_property
+    def vmapped(self) -> tuple[bool, ...]:
+        """For each operand whether it is a row, so that `jax.vmap` maps it."""
+        return tuple(bound == ROW for bound in self.binding)
+
+    @cached_property
+    def row_slots(self) -> tuple[int, ...]:
+        """The operands that are rows."""
+        return tuple(slot for slot, bound in enumerate(self.binding) if bound == ROW)
+
+    @cached_property
+    def row_avals(self) -> tuple[Any, ...]:
+        """The avals of operands that are rows."""
+        return tuple(self.cell.in_avals[slot] for slot in self.row_slots)
+
+    @cached_property
+    def shared_ids(self) -> tuple[int, ...]:
+        """The shared values that operands are bound to."""
+        return tuple(bound for bound in self.binding if bound != ROW)
+
     @property
     def is_variadic(self) -> bool:
         """Whether a node reads any number of rows."""
@@ -100,8 +120,7 @@ class Kind:
         def names(avals: Iterable[Any]) -> str:
             return ", ".join(aval.str_short() for aval in avals)
 
-        rows = [aval for aval, bound in zip(self.cell.in_avals, self.binding, strict=True) if bound == ROW]
-        return f"{names(rows)}{', ...' if self.is_variadic else ''} -> {names(self.cell.out_avals)}"
+        return f"{names(self.row_avals)}{', ...' if self.is_variadic else ''} -> {names(self.cell.out_avals)}"
 
 
 class Edge(NamedTuple):

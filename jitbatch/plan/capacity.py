@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 from jitbatch.batch.types import Origin, Profile
-from jitbatch.execute.fused.sizes import LoopSizes, Sizes
-from jitbatch.execute.lowering import ArenaShape
+from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.sizes import LoopSizes, Sizes
 from jitbatch.ir.describe import largest
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.tables import Edge, Kind, Tables, ValueClass

@@ -2,15 +2,15 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
-from jitbatch.execute.fused.program import FusedProgram
-from jitbatch.execute.fused.sizes import Sizes
+from jitbatch.execute.registry import EXECUTORS
+from jitbatch.execute.sizes import grew
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.static import PlanStatic
 from jitbatch.util.errors import ArgumentError, CompileError
@@ -92,7 +92,7 @@ def note_run(plan: Plan) -> None:
     if known is None:
         cause = causes.put(run, _describe(static.owner._last_run, run))
         logger.info("%s", cause)
-        if static.executor == "fused" and static.out != "rows":
+        if EXECUTORS[static.executor].has_room and static.out != "rows":
             _count_program(static.owner, cause)
     else:
         cause = _SAME
@@ -149,7 +149,7 @@ def _changes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
     if before.out_trees != now.out_trees:
         yield "results have another structure"
     if now.types is None or before.types is None:
-        yield "samples have other structures, each of which is a program of the loop executor"
+        yield "samples have other structures, each of which is a program of its own"
         return
     sources, kinds = now.tables.sources, now.tables.kinds
     new = set(now.types.profile.kinds) - set(before.types.profile.kinds)
@@ -162,50 +162,11 @@ def _changes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
 
 
 def _sizes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
-    old, new = before.program, now.program
-    if not isinstance(old, FusedProgram) or not isinstance(new, FusedProgram):
-        yield from _steps(before, now)
+    yield from now.program.changes(before.program, now.tables)
+    if now.program.sizes is not None:  # which says it by cells
         return
-    names = {origin: block.kind.cell.name for origin, block in zip(new.sizes.nodes, new.blocks, strict=True)}
-    yield from _differences("calls of", old.sizes.nodes, new.sizes.nodes, names)
-    yield from _differences("terms of", old.sizes.terms, new.sizes.terms, names)
-    classes = {number: str(one) for number, one in enumerate(now.tables.classes.entries)}
-    yield from _differences("input rows of", old.sizes.inputs, new.sizes.inputs, classes)
-    for loop, room in new.sizes.loops.items():
-        known = _loop_before(loop, old.sizes)
-        cells = ", ".join(sorted(names[origin] for origin in loop))
-        if known is None:
-            yield f"a loop of {cells}, whose calls did not read each other before"
-        else:
-            for what, was, is_now in (("rounds", known.rounds, room.rounds), ("the width", known.width, room.width)):
-                if was != is_now:
-                    yield f"{what} of the loop of {cells} {_grew(was, is_now)}"
-            yield from _differences("sums of gradients of", known.pairs, room.pairs, classes)
-
-
-def _loop_before(loop: Any, sizes: Sizes) -> Any:
-    return next((own for other, own in sizes.loops.items() if other & loop), None)
-
-
-def _differences(what: str, old: Mapping[Any, int], new: Mapping[Any, int], names: Mapping[Any, str]) -> Iterator[str]:
-    for key, room in new.items():
-        if key in old and old[key] != room:
-            yield f"room for {what} {names[key]} {_grew(old[key], room)}"
-
-
-def _steps(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
-    """Of the dispatch executor: widths that a cell has not run at, and arenas of other sizes."""
-    known = {(step.kind.cell, step.width) for step in getattr(before.program, "steps", ())}
-    for cell, width in dict.fromkeys((step.kind.cell, step.width) for step in getattr(now.program, "steps", ())):
-        widths = sorted(w for c, w in known if c == cell)
-        if widths and width not in widths:
-            yield f"`{cell.name}` runs {width} wide, and ran {', '.join(map(str, widths))} wide"
     rows = {arena.value_class: arena.capacity for arena in before.arenas}
     for arena in now.arenas:
         was = rows.get(arena.value_class, arena.capacity)
         if was != arena.capacity:
-            yield f"rows of {now.tables.classes[arena.value_class]} {_grew(was, arena.capacity)}"
-
-
-def _grew(was: int, is_now: int) -> str:
-    return f"{'grew' if is_now > was else 'shrank'} from {was} to {is_now}"
+            yield f"rows of {now.tables.classes[arena.value_class]} {grew(was, arena.capacity)}"

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from jitbatch.execute.fused.sizes import Sizes
-from jitbatch.execute.per_sample import EachProgram, SampleProgram
+from jitbatch.execute.per_sample import PerSampleProgram, SampleProgram
+from jitbatch.execute.sizes import Sizes
 from jitbatch.plan.plan import Like, Plan, outputs_of
 from jitbatch.plan.ragged import ragged_outputs
 from jitbatch.plan.static import PlanStatic, Summary, interned
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.context import Context
+from jitbatch.util.packed import pack
 
 
 def plan_each(
@@ -32,14 +33,15 @@ def plan_each(
         owner=owner,
         shared_key=shared_key,
         arenas=(),
-        program=EachProgram(tuple(programs), out_classes[0]),
+        program=PerSampleProgram(tuple(programs), out_classes[0]),
         out=out,
         out_trees=out_trees,
         out_arenas=(),
-        executor="loop",
+        executor="per_sample",
         reason=reason,
         call=call,
         types=None,
+        out_classes=out_classes[0],
     )
     counts = Summary(
         samples=count,
@@ -54,4 +56,4 @@ def plan_each(
         padded_rows=count,
     )
     kept = tuple(tuple([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in one]) for one in leaves)
-    return Plan(kept, (), out_rows, ragged, np.array(counts, np.int32), interned(static))
+    return Plan(kept, pack(()), out_rows, ragged, np.array(counts, np.int32), interned(static))

@@ -12,13 +12,11 @@ import numpy as np
 from jitbatch.batch.analysis import analyse
 from jitbatch.batch.inputs import pad_rows
 from jitbatch.batch.types import known_types, types_of
-from jitbatch.execute import dispatch
-from jitbatch.execute.fused import lower
-from jitbatch.execute.fused.program import FusedProgram
-from jitbatch.execute.fused.sizes import Sizes
-from jitbatch.execute.lowering import ArenaShape
+from jitbatch.execute.executor import ArenaShape, SizeRequest
 from jitbatch.execute.memory import Memory, predict_memory
-from jitbatch.execute.verify import verify_analysis, verify_lowered
+from jitbatch.execute.registry import EXECUTORS
+from jitbatch.execute.sizes import Sizes
+from jitbatch.execute.verify import verify_analysis, verify_lowered, verify_steps
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.items import common_item
@@ -33,6 +31,7 @@ from jitbatch.schedule.policies import POLICIES
 from jitbatch.util import compat, meshes, passes
 from jitbatch.util.errors import OutputError, PlanError
 from jitbatch.util.key_order import sorted_tree
+from jitbatch.util.packed import Packed, pack
 
 if TYPE_CHECKING:
     from jitbatch.inspect.report import Report
@@ -50,7 +49,7 @@ class Plan:
 
     Attributes:
         inputs: for each arena its input rows, padded to the size in its `ArenaShape`.
-        tables: what the program reads: operand rows, trip counts and the like.
+        tables: what the program reads: operand rows, trip counts and the like, packed into one int32 array.
         out_rows: for each output of the stacked result int32 [samples], for `out="list"` for each sample
             int32 [outputs], for `out="ragged"` for each leaf of an item int32 [rows].
         ragged: for `out="ragged"` the result without its rows.
@@ -60,7 +59,7 @@ class Plan:
     """
 
     inputs: tuple[Any, ...]
-    tables: Any
+    tables: Packed
     out_rows: tuple[Any, ...]
     ragged: Ragged | None
     counts: Any
@@ -78,7 +77,7 @@ class Plan:
     def like(self) -> "Like":
         """What a plan like this one is to have at least."""
         program = self.static.program
-        sizes = program.sizes if isinstance(program, FusedProgram) else Sizes()
+        sizes = program.sizes or Sizes()
         if self.ragged is None:
             return Like(sizes)
         return Like(sizes, self.ragged.mask.shape[-1], (self.static.out_trees[0], self.static.out_classes))
@@ -180,7 +179,7 @@ class Plan:
 
     def __str__(self) -> str:
         is_known = isinstance(self.static, PlanStatic) and not self.is_sharded
-        steps = self.static.program.describe(self.tables) if is_known else []
+        steps = self.static.program.describe(self.tables.unpack()) if is_known else []
         return "\n".join([repr(self), *steps])
 
 
@@ -235,23 +234,21 @@ def make_plan(
     sizes = like.sizes
     out_trees, out_classes = outputs_of(graphs, tables, options.out, like.item)
     policy = POLICIES[options.policy]
-    is_dispatch = options.executor == "dispatch"
-    known = None if is_dispatch else known_types(sizes.profile, tables, True, tuple(sizes.nodes))
+    executor = EXECUTORS[options.executor]
+    split = executor.splits_cells
+    known = known_types(sizes.profile, tables, split, tuple(sizes.nodes)) if executor.has_room else None
     if known is not None and all(known in graph.typed for graph in graphs):
         profile = sizes.profile  # which has everything, as was found out before
     else:
         profile = sizes.profile.union(graphs)
-    if not is_dispatch and any(tables.kinds[number].cell.has_effects for number in profile.kinds):
-        is_dispatch, reason = True, "cells have effects"
-    types = types_of(profile, [*sizes.exemplars, *graphs], not is_dispatch, tuple(sizes.nodes))
+    if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
+        executor, reason = EXECUTORS["dispatch"], "cells have effects"
+    types = types_of(profile, [*sizes.exemplars, *graphs], executor.splits_cells, tuple(sizes.nodes))
     analysis = analyse(graphs, inputs, types, options.dedupe, sizes.shared)
     if passes.verifies():
         verify_analysis(analysis)
-    if is_dispatch:
-        name, lowered = "dispatch", dispatch.lower(analysis, policy)
-    else:
-        name, lowered = "fused", lower.lower(analysis, policy, sizes, options.static_loops, like.headroom_for)
-
+    assert executor.lower is not None
+    lowered = executor.lower(analysis, policy, SizeRequest(sizes, like.headroom_for, options.static_loops))
     if passes.verifies():
         verify_lowered(analysis, lowered)
     arena_of = {arena.value_class: number for number, arena in enumerate(lowered.arenas)}
@@ -272,10 +269,11 @@ def make_plan(
         out=options.out,
         out_trees=out_trees,
         out_arenas=tuple(tuple(arena_of[c] for c in one) for one in out_classes),
-        executor=name,
+        executor=executor.name,
         reason=reason,
         call=call,
         types=types,
+        out_classes=out_classes[0] if out_classes else (),
     )
     counts = Summary(
         samples=len(graphs),
@@ -290,9 +288,11 @@ def make_plan(
         padded_rows=lowered.padded_rows,
     )
     rows_of = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
-    plan = Plan(rows_of, lowered.tables, out_rows, ragged, np.array(counts, np.int32), interned(static), tuple(graphs))
-    if passes.verifies() and name == "dispatch":
-        dispatch.verify_plan(plan)
+    plan = Plan(
+        rows_of, pack(lowered.tables), out_rows, ragged, np.array(counts, np.int32), interned(static), tuple(graphs)
+    )
+    if passes.verifies():
+        verify_steps(plan)
     return plan
 
 

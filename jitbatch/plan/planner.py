@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.execute.fused.sizes import Sizes
 from jitbatch.execute.per_sample import sample_program
+from jitbatch.execute.registry import EXECUTORS
+from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.cell import Identity
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.input_rows import Inputs
@@ -34,6 +35,7 @@ from jitbatch.record.context import Context, SharedArguments, shared_difference
 from jitbatch.record.rows import ClosesOverTracer
 from jitbatch.record.structure import Structure
 from jitbatch.tune.auto import Choice, Chooser, Way
+from jitbatch.tune.cost import PREDICTIONS
 from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache, CacheInfo
 from jitbatch.util.errors import ArgumentError, PlanError
@@ -285,16 +287,18 @@ class Planner:
             if is_eager and not batch.is_concrete_or_differentiated_once:
                 auto = "dispatch"  # it serves all transformations; inside a compiled function all is compiled anew
             way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
-            if way.executor != "loop":
+            if EXECUTORS[way.executor].lower is not None:
                 batch.record()
-            is_sized = isinstance(like, Capacity) or (isinstance(like, Plan) and like.static.executor != "loop")
+            is_sized = isinstance(like, Capacity) or (
+                isinstance(like, Plan) and EXECUTORS[like.static.executor].lower is not None
+            )
             choice = Choice(way)
             if not is_sized and shards is None and rooms is None:
                 choice = self._choose(batch, way)
             if choice.way.granularity != context.granularity:
                 batch = Recorded(call, self._context(call.arguments, call.shared, granularity=choice.way.granularity))
                 batch.record()
-            if rooms is None and choice.way.executor == "fused":
+            if rooms is None and EXECUTORS[choice.way.executor].has_room:
                 rooms = self._rooms(batch, like, shards, is_eager)
             plan = self._sized(batch, choice, like, shards, rooms, is_eager)
         if self.options.out != "list":
@@ -358,7 +362,8 @@ class Planner:
         call, context = batch.call, batch.context
         emptied = call.arguments.emptied(call.shared.orders)
         programs: list[Any] = batch.graphs
-        if options.executor == "loop":
+        is_recorded = EXECUTORS[options.executor].lower is not None
+        if not is_recorded:
             programs = [
                 sample_program(context, structure, index, call.shared, call.arguments)
                 for index, structure in enumerate(batch.structures)
@@ -366,7 +371,7 @@ class Planner:
         leaves = [structure.leaves for structure in batch.structures]
 
         def make(part: slice, like: Like | None) -> Plan:
-            if options.executor == "loop":
+            if not is_recorded:
                 return plan_each(
                     self.owner, call.shared.key, emptied, context, programs[part], leaves[part], options.out, like,
                     choice.reason,
@@ -385,14 +390,15 @@ class Planner:
         """The ways to run a batch that may be chosen instead of the first."""
         others: set[Way] = set()
         is_auto = self.options.executor == "auto"
-        if first.executor == "loop" or batch.context.may_close_over_tracers:
+        is_known = first.executor in PREDICTIONS and EXECUTORS[first.executor].lower is not None
+        if not is_known or batch.context.may_close_over_tracers:
             return others
         if not (is_auto or self.granularity == "auto") or not batch.is_concrete_or_differentiated_once:
             return others
         if self.granularity == "auto":
             others |= {Way("graph", first.executor), Way("op", first.executor)}
         if is_auto:
-            others.add(Way(first.granularity, "loop"))
+            others.add(Way(first.granularity, "per_sample"))
         return others
 
     def _like(
@@ -405,7 +411,7 @@ class Planner:
             if like.static.tables is context.tables:
                 return like.like
             # Of a context that is gone, or of other shared arguments: what still has the same name counts.
-            like = like.capacity if like.static.executor == "fused" else None
+            like = like.capacity if like.static.program.sizes is not None else None
         if like is None:
             return None
         sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))

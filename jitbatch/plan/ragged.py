@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.execute.lowering import round_up
 from jitbatch.ir.tables import Interned
 from jitbatch.util import compat
 from jitbatch.util.errors import OutputError
 from jitbatch.util.headroom import headroom
+from jitbatch.util.rounding import round_up
 
 
 @jax.tree_util.register_dataclass

@@ -28,7 +28,7 @@ class Room(NamedTuple):
         """Whether a plan that was made like this one has just these sizes."""
         if isinstance(self.like, Plan):
             return plan.static is self.like.static
-        return plan.static.executor == "fused" and plan.capacity == self.like
+        return plan.static.program.sizes is not None and plan.capacity == self.like
 
 
 class Rooms:
@@ -75,7 +75,7 @@ class Rooms:
                     return self._fits(found, plan, nodes)
             plan = make(found and found.like, found is not None or self._headroom_at_first)
             self.misses += 1
-            if plan.static.executor == "fused":
+            if plan.static.program.sizes is not None:
                 self._put(found, Room(replace(plan, graphs=()), nodes))
             return plan
 

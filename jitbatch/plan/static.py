@@ -5,10 +5,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from jitbatch.batch.types import Types
-from jitbatch.execute.fused.program import FusedProgram
-from jitbatch.execute.lowering import ArenaShape, Program
+from jitbatch.execute.executor import ArenaShape, Program
 from jitbatch.execute.memory import StaticMemory, predict_static_memory
-from jitbatch.execute.per_sample import EachProgram
 from jitbatch.ir.tables import Tables
 from jitbatch.plan.capacity import Capacity, capacity_of
 from jitbatch.record.arguments import Arguments
@@ -26,13 +24,14 @@ class PlanStatic:
         out, out_trees, out_arenas: the kind of output, the trees of results, and the arenas of their leaves.
         executor, reason: the name of the executor, and why it was chosen if another was asked for.
         types: the types of the batch, if it was analysed.
+        out_classes: the value classes of what is stacked: of a result, or of an item.
     """
 
     tables: Tables
     owner: Any
     shared_key: Any
     arenas: tuple[ArenaShape, ...]
-    program: Program | EachProgram
+    program: Program
     out: str
     out_trees: tuple[Any, ...]
     out_arenas: tuple[tuple[int, ...], ...]
@@ -40,28 +39,23 @@ class PlanStatic:
     reason: str
     call: Arguments
     types: Types | None
-
-    @property
-    def out_classes(self) -> tuple[int, ...]:
-        """The value classes of what is stacked: of a result, or of an item."""
-        if self.types is None:
-            return self.program.out_classes  # type: ignore[union-attr]
-        return tuple(self.arenas[place].value_class for place in self.out_arenas[0])
+    out_classes: tuple[int, ...]
 
     @cached_property
     def capacity(self) -> Capacity:
         """The capacity of plans with this static part and without items."""
-        if not isinstance(self.program, FusedProgram):
+        sizes = self.program.sizes
+        if sizes is None or self.types is None:
             raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
-        cells = [block.kind.cell.name for block in self.program.blocks]
-        return capacity_of(self.program.sizes, cells, 0, self.tables)
+        names = {origin: kind.cell.name for origin, kind in zip(self.types.origins, self.types.kinds, strict=True)}
+        return capacity_of(sizes, [names[origin] for origin in sizes.nodes], 0, self.tables)
 
     @cached_property
     def memory(self) -> StaticMemory:
         return predict_static_memory(self)
 
     def __repr__(self) -> str:  # read where JAX says that two plans are not for one program
-        sizes = str(self.capacity) if isinstance(self.program, FusedProgram) else f"{len(self.arenas)} arenas"
+        sizes = str(self.capacity) if self.program.sizes is not None else f"{len(self.arenas)} arenas"
         return f"<{self.executor} program of {self.owner!r}: {sizes}>"
 
     def _identity(self) -> tuple[Any, ...]:

@@ -11,17 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple
 
+from jitbatch.execute.registry import EXECUTORS
 from jitbatch.ir.graph import Graph
 from jitbatch.tune.cost import (
+    PREDICTIONS,
     Costs,
     Load,
-    dispatch_price,
-    dispatch_seconds,
-    fused_price,
-    fused_seconds,
     known_costs,
     load_of,
-    loop_seconds,
+    per_sample_seconds,
     structures_price,
     whole_seconds,
 )
@@ -83,13 +81,13 @@ class Chooser:
 
         Args:
             graphs: one for each sample.
-            first: what batches begin with. With the fused executor, the order of samples counts.
+            first: what batches begin with. Where a program has room for a batch, the order of samples counts.
             others: what else may be chosen.
             operations: gives the graphs of single operations.
         """
         if self._structures.info().currsize > MAX_FEW:
             return Choice(first)
-        batch = (first, tuple(graphs) if first.executor == "fused" else frozenset(Counter(graphs).items()))
+        batch = (first, tuple(graphs) if EXECUTORS[first.executor].has_room else frozenset(Counter(graphs).items()))
         chosen = self._chosen.get(batch)
         if chosen is not None and chosen.way in others:
             return chosen
@@ -135,15 +133,14 @@ def _offers(graphs: Sequence[Graph], first: Way, costs: Costs) -> tuple[Load, fl
     found = [
         Offer(Way("graph", first.executor), whole_seconds(load, costs), structures_price(load, costs), "whole samples"),
         Offer(
-            Way(first.granularity, "loop"), loop_seconds(load, costs), structures_price(load, costs),
+            Way(first.granularity, "per_sample"), per_sample_seconds(load, costs), structures_price(load, costs),
             "one sample" if load.samples == 1 else "samples with little in common",
         ),
     ]  # fmt: skip
-    seconds = fused_seconds(load, costs) if first.executor == "fused" else dispatch_seconds(load, costs)
+    seconds = PREDICTIONS[first.executor].seconds(load, costs)
     return load, seconds, {offer.way: offer for offer in found}
 
 
 def _offer_of_operations(load: Load, way: Way, costs: Costs) -> Offer:
-    if way.executor == "fused":
-        return Offer(way, fused_seconds(load, costs), fused_price(load, costs), "single operations")
-    return Offer(way, dispatch_seconds(load, costs), dispatch_price(load, costs), "single operations")
+    predicted = PREDICTIONS[way.executor]
+    return Offer(way, predicted.seconds(load, costs), predicted.price(load, costs), "single operations")

@@ -5,7 +5,7 @@ tell when a compilation has paid for itself.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from jitbatch.execute.fused.widths import MOST_WIDTHS
 from jitbatch.ir.graph import Graph
-from jitbatch.ir.tables import ROW, Kind
+from jitbatch.ir.tables import Kind
 from jitbatch.tune.flops import flops_of
 from jitbatch.util.caches import Cache
 
@@ -82,11 +82,11 @@ def work_of(kind: Kind) -> Work:
 
     def estimate() -> Work:
         cell = kind.cell
-        inputs = list(zip(map(_bytes, cell.in_avals), kind.binding, strict=True))
+        inputs = list(zip(map(_bytes, cell.in_avals), kind.vmapped, strict=True))
         return Work(
             flops=flops_of(cell.jaxpr),
-            row_bytes=sum(size for size, bound in inputs if bound == ROW) + sum(map(_bytes, cell.out_avals)),
-            bound_bytes=sum(size for size, bound in inputs if bound != ROW),
+            row_bytes=sum(size for size, is_row in inputs if is_row) + sum(map(_bytes, cell.out_avals)),
+            bound_bytes=sum(size for size, is_row in inputs if not is_row),
             equations=max(len(cell.jaxpr.jaxpr.eqns), 1),
         )
 
@@ -184,7 +184,7 @@ def whole_seconds(load: Load, costs: Costs) -> float:
     return _planning(load.samples, costs) + calls + compute
 
 
-def loop_seconds(load: Load, costs: Costs) -> float:
+def per_sample_seconds(load: Load, costs: Costs) -> float:
     compute = load.flops * costs.flop + (load.row_bytes + load.sample_bytes) * costs.byte
     return (load.samples + 1) * costs.call + load.sample_equations * costs.operation + compute
 
@@ -209,3 +209,18 @@ def dispatch_price(load: Load, costs: Costs) -> float:
 def structures_price(load: Load, costs: Costs) -> float:
     """A program with all nodes for each structure."""
     return load.structures * costs.program + load.structure_equations * costs.equation
+
+
+class Prediction(NamedTuple):
+    """What an executor takes for a batch, in seconds: to run it, planning included, and to compile it."""
+
+    seconds: Callable[[Load, Costs], float]
+    price: Callable[[Load, Costs], float]
+
+
+PREDICTIONS = {
+    "fused": Prediction(fused_seconds, fused_price),
+    "dispatch": Prediction(dispatch_seconds, dispatch_price),
+    "per_sample": Prediction(per_sample_seconds, structures_price),
+}
+"""By the names of executors; `"auto"` considers those that are here."""

@@ -15,7 +15,7 @@ from jitbatch import Static, jitbatch
 
 W = jnp.float32([[0.5, -0.2], [0.1, 0.3]])
 SAMPLES = [np.float32([[1, 2], [0, 4], [5, 0]][:n]) for n in (1, 3, 2)]
-EXECUTORS = ["fused", "dispatch", "loop"]
+EXECUTORS = ["fused", "dispatch", "per_sample"]
 
 
 @jitbatch

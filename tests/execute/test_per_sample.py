@@ -28,7 +28,7 @@ def chain(params: Params, xs: Array) -> Array:
     return h
 
 
-CHAINS = jitbatch(chain, executor="loop")
+CHAINS = jitbatch(chain, executor="per_sample")
 NAMES = (
     "binary_tree", "dropout_keys", "python_numbers",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("cond_in_cell", "static_operators", "equinox_module")),
@@ -39,7 +39,7 @@ NAMES = (
 def test_values_and_gradients(name: str) -> None:
     entry = named(name)
     params, samples = entry.draw()
-    batched = jitbatch(entry.fun, executor="loop")
+    batched = jitbatch(entry.fun, executor="per_sample")
     plan = batched.plan(params, samples)
     want = gradients(entry.loop, params, samples)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if entry.low_precision else {"rtol": 1e-4, "atol": 1e-5}
@@ -96,7 +96,7 @@ def test_shards_of_equal_structures() -> None:
 def test_a_structure_is_traced_and_compiled_once() -> None:
     clear_caches()
     calls = []
-    batched = jitbatch(lambda params, xs: calls.append(None) or chain(params, xs), executor="loop")
+    batched = jitbatch(lambda params, xs: calls.append(None) or chain(params, xs), executor="per_sample")
     others = {name: jnp.cos(value) for name, value in PARAMS.items()}
     assert list(others) != sorted(others)
     with counted_compilations() as compilations:
@@ -117,13 +117,13 @@ def test_outputs_as_a_list_and_those_that_differ() -> None:
     def rows(params: Params, xs: Array) -> dict[str, Any]:
         return {"h": xs @ params["x"], "none": None}
 
-    listed = jitbatch(rows, executor="loop", out="list")
+    listed = jitbatch(rows, executor="per_sample", out="list")
     want = [rows(PARAMS, xs) for xs in SAMPLES]
     assert_same(listed.batch(PARAMS, SAMPLES), want)
     assert_same(listed.batch(PARAMS, listed.plan(PARAMS, SAMPLES)), want)
     assert listed.batch(PARAMS, []) == []
     messages = []
-    for executor in ("loop", "fused"):
+    for executor in ("per_sample", "fused"):
         stacked = jitbatch(rows, executor=executor)
         for call in (stacked.batch, stacked.plan):
             with pytest.raises(OutputError, match=r"sample 1 has the result .* cannot be stacked") as raised:
@@ -133,7 +133,7 @@ def test_outputs_as_a_list_and_those_that_differ() -> None:
 
 
 def test_no_samples() -> None:
-    batched = jitbatch(chain, executor="loop")
+    batched = jitbatch(chain, executor="per_sample")
     batched.batch(PARAMS, SAMPLES)
     assert batched.batch(PARAMS, []).shape == (0, *PARAMS["h0"].shape)
 
@@ -143,17 +143,17 @@ def test_a_value_of_an_outer_transformation_in_a_closure() -> None:
         return run(lambda params, xs: scale * chain(params, xs)).sum()
 
     def batch(fun: Any) -> Any:
-        return jitbatch(fun, executor="loop").batch(PARAMS, SAMPLES)
+        return jitbatch(fun, executor="per_sample").batch(PARAMS, SAMPLES)
 
     want = jax.grad(loss)(2.0, lambda fun: stack([fun(PARAMS, xs) for xs in SAMPLES]))
     assert_same(jax.grad(loss)(2.0, batch), want, rtol=1e-4, atol=1e-5)
     with pytest.raises(PlanError, match="cannot be planned"):
-        jax.grad(loss)(2.0, lambda fun: jitbatch(fun, executor="loop").plan(PARAMS, SAMPLES) and jnp.zeros(()))
+        jax.grad(loss)(2.0, lambda fun: jitbatch(fun, executor="per_sample").plan(PARAMS, SAMPLES) and jnp.zeros(()))
 
 
 def test_a_closure_is_not_kept() -> None:
     held: list[Any] = [1.0]
-    batched = jitbatch(lambda params, xs: held[0] * chain(params, xs), executor="loop")
+    batched = jitbatch(lambda params, xs: held[0] * chain(params, xs), executor="per_sample")
     for scale in (2.0, 3.0):
 
         def loss(x: Array) -> Array:
@@ -166,9 +166,9 @@ def test_a_closure_is_not_kept() -> None:
 
 def test_errors_of_a_sample() -> None:
     with pytest.raises(OutputError, match="returned 'text' of type str at result"):
-        jitbatch(lambda params, xs: [xs, "text"], executor="loop").batch(PARAMS, SAMPLES)
+        jitbatch(lambda params, xs: [xs, "text"], executor="per_sample").batch(PARAMS, SAMPLES)
     with pytest.raises(ZeroDivisionError) as raised:
-        jitbatch(lambda params, xs: xs * (1 // (len(xs) - 1)), executor="loop").batch(PARAMS, SAMPLES)
+        jitbatch(lambda params, xs: xs * (1 // (len(xs) - 1)), executor="per_sample").batch(PARAMS, SAMPLES)
     assert any("sample 1 of" in note for note in raised.value.__notes__)
 
 
@@ -181,7 +181,7 @@ def test_a_plan_holds_the_samples_as_they_were() -> None:
 
 
 def test_no_items_like_a_plan_with_items() -> None:
-    items = jitbatch(lambda scale, xs: [{"x": scale * x} for x in xs], executor="loop", out="ragged")
+    items = jitbatch(lambda scale, xs: [{"x": scale * x} for x in xs], executor="per_sample", out="ragged")
     with pytest.raises(OutputError, match="`like` a plan with items"):
         items.plan(2.0, [(), ()])
     first = items.plan(2.0, [(1.0, 2.0), (3.0,)])
@@ -196,7 +196,7 @@ class Counting(nnx.Module):
     def __init__(self) -> None:
         self.count = nnx.Variable(jnp.zeros(()))
 
-    @jitbatch(executor="loop")
+    @jitbatch(executor="per_sample")
     def score(self, xs: Array) -> Array:
         self.count[...] += 1
         return xs.sum()

@@ -53,7 +53,7 @@ def make_configuration(choices: Choices, makes: str, stackable: bool) -> Configu
         makes: `one` result a sample, or any number of `items`.
         stackable: whether all arguments but the first can be given as arrays.
     """
-    executor = choices.of(("dispatch", "dispatch", "fused", "fused", "fused", "fused", "loop", "auto"))
+    executor = choices.of(("dispatch", "dispatch", "fused", "fused", "fused", "fused", "per_sample", "auto"))
     by = "plan" if choices.often(85 if executor == "fused" else 25) else "samples"
     like = choices.of(("", "", "", "first", "twice", "capacity", "pickled")) if (executor, by) == FUSED_PLAN else ""
     jit = not choices.often(15)

@@ -95,7 +95,7 @@ def test_nans_agree_with_nans_only(broken: Any) -> None:
         root.check(1.0, [-1.0, 4.0])
 
 
-@pytest.mark.parametrize("options", [{"executor": "dispatch"}, {"executor": "loop"}, {"out": "list"}], ids=str)
+@pytest.mark.parametrize("options", [{"executor": "dispatch"}, {"executor": "per_sample"}, {"out": "list"}], ids=str)
 def test_any_executor_and_output(options: Any) -> None:
     assert jitbatch(chain.__wrapped__, **options).check(PARAMS, SAMPLES).values.is_allowed
 
@@ -177,7 +177,7 @@ def test_short_floats_inside_of_other_operations_are_found() -> None:
     assert chain.check(PARAMS, SAMPLES).computed_in == ""
     plain = jitbatch(lambda w, x: (w * x).astype(jnp.bfloat16))
     assert plain.check(jnp.bfloat16(0.5), [jnp.bfloat16(1.0)]).computed_in == ""
-    one_by_one = jitbatch(short_sums.__wrapped__, executor="loop")
+    one_by_one = jitbatch(short_sums.__wrapped__, executor="per_sample")
     assert one_by_one.check(noisy_params(), [tuple(vectors(2))]).computed_in == "bfloat16"
 
 

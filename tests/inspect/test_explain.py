@@ -177,7 +177,7 @@ def test_methods_and_the_loop_executor() -> None:
     class Model:
         w = jnp.ones(4)
 
-        @jitbatch(executor="loop")
+        @jitbatch(executor="per_sample")
         def score(self, x: Any) -> Any:
             return jnp.sum(self.w * x)
 

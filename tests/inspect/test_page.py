@@ -231,7 +231,7 @@ def test_colours_are_those_of_the_cells(browser: Any, report: Report, tmp_path: 
 
 
 def test_a_batch_of_the_loop_executor_has_a_page_too(browser: Any, tmp_path: Path) -> None:
-    report = jitbatch(lambda w, x: w * x, executor="loop").explain(1.0, [1.0, 2.0])
+    report = jitbatch(lambda w, x: w * x, executor="per_sample").explain(1.0, [1.0, 2.0])
     page, wrong = opened(browser, report, tmp_path / "report.html")
     assert wrong == []
     assert "There is no graph to draw" in page.locator("main").inner_text()

@@ -21,13 +21,13 @@ def plan_of(executor: str) -> Plan:
     return fun.plan(2.0, [np.full(length, float(n), np.float32) for n, length in enumerate(lengths)])
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_a_plan_of_many_types(executor: str) -> None:
     lines = str(plan_of(executor)).splitlines()
     assert lines[0] == repr(plan_of(executor))
     assert len(lines) == MOST + 2
     assert lines[-1] == f"... and {100 - MOST} more"
-    assert ("x3" in lines[-2] or "x4" in lines[-2]) if executor != "loop" else lines[-2].endswith("99: 3 samples")
+    assert ("x3" in lines[-2] or "x4" in lines[-2]) if executor != "per_sample" else lines[-2].endswith("99: 3 samples")
 
 
 @pytest.mark.parametrize("executor", ["dispatch", "fused"])

@@ -45,7 +45,7 @@ def interrupted(at: int | None) -> Iterator[list[int]]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt at a generator's end
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_an_interrupt_in_recording_or_planning(executor: Any) -> None:
     def fresh() -> Any:
         return jitbatch(WORKLOAD.fun, executor=executor)
@@ -115,7 +115,7 @@ def test_a_second_sample_that_fails_takes_nothing_from_the_first() -> None:
     assert fun.batch(2.0, [(1.0,), (5.0,)]).tolist() == [2.0, 10.0]
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_a_compilation_that_fails_is_not_kept(executor: Any) -> None:
     """A primitive that the compiler does not know at first."""
     unknown = Primitive("unknown")
@@ -130,7 +130,7 @@ def test_a_compilation_that_fails_is_not_kept(executor: Any) -> None:
     assert fun.batch(2.0, xs).tolist() == [21.0, 41.0, 61.0]
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_an_interrupt_in_the_middle_of_a_compilation(executor: Any) -> None:
     slow = Primitive("slow")
     slow.def_abstract_eval(lambda aval: aval)
@@ -153,7 +153,7 @@ def test_an_interrupt_in_the_middle_of_a_compilation(executor: Any) -> None:
     assert fun.batch(2.0, [1.0, 2.0, 3.0]).tolist() == [21.0, 41.0, 61.0]
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_a_batch_that_memory_has_no_room_for(executor: Any) -> None:
     def fun(w: Any, sample: Any) -> Any:
         return jnp.sort(w * jnp.arange(sample[0].value, dtype=jnp.float32) + sample[1])[:2]

@@ -100,7 +100,7 @@ def test_exemplars_have_no_data() -> None:
 
 
 def test_capacities_are_for_fused_plans() -> None:
-    for executor in ("dispatch", "loop"):
+    for executor in ("dispatch", "per_sample"):
         plan = jitbatch(TREE.fun, executor=executor).plan(PARAMS, SAMPLES)
         with pytest.raises(PlanError, match=f"a plan for the {executor} executor has the sizes of its batch"):
             _ = plan.capacity

@@ -13,8 +13,9 @@ import pytest
 
 from jitbatch import Plan, jitbatch
 from jitbatch.execute.dispatch import verify_plan
-from jitbatch.execute.lowering import ArenaShape, round_up
+from jitbatch.execute.executor import ArenaShape
 from jitbatch.util.errors import PlanError, VerifyError
+from jitbatch.util.rounding import round_up
 
 W = np.float32([1.0, 2.0])
 
@@ -143,7 +144,7 @@ def test_samples_of_outer_transformations_are_not_planned() -> None:
 def test_equal_static_parts_are_one_object() -> None:
     """Comparing them is comparing identities: jit's dispatch looks at no more."""
     fused = jitbatch(encode.__wrapped__)
-    for batched in (encode, fused, jitbatch(encode.__wrapped__, executor="loop")):
+    for batched in (encode, fused, jitbatch(encode.__wrapped__, executor="per_sample")):
         one, other = batched.plan(W, trees(0)), batched.plan(W, trees(1))
         assert one.static is other.static
         assert jax.tree.map(jnp.asarray, one).static is one.static
@@ -153,7 +154,7 @@ def test_equal_static_parts_are_one_object() -> None:
     assert fused.plan(W, trees(0)[::-1]).static is fused.plan(W, trees(0)).static
 
 
-@pytest.mark.parametrize("executor", ["fused", "dispatch", "loop"])
+@pytest.mark.parametrize("executor", ["fused", "dispatch", "per_sample"])
 def test_a_plan_goes_where_pytrees_go(executor: str) -> None:
     batched = jitbatch(encode.__wrapped__, executor=executor)
     plan = batched.plan(W, trees())

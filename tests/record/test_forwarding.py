@@ -86,7 +86,7 @@ def forms(use: Callable[[Any, Any], Array]) -> dict[str, tuple[Any, Callable[[An
     }
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 @pytest.mark.parametrize("form", ["sample", "cell", "method"])
 @pytest.mark.parametrize("name", USES)
 def test_transformations(name: str, form: str, executor: str) -> None:
@@ -102,7 +102,7 @@ def test_transformations(name: str, form: str, executor: str) -> None:
     assert_same(jax.tree.leaves(gradient), jax.tree.leaves(reference), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_state_that_a_transformation_changes_is_refused(executor: str) -> None:
     class Counting(nnx.Module):
         def __init__(self) -> None:

@@ -176,7 +176,7 @@ def test_samples_of_several_arguments_are_told_apart_by_all_of_them() -> None:
 # Leaves of classes that are rare
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 def test_python_integers_that_are_not_differentiated(executor: str) -> None:
     # `jax.vjp`, and `jax.grad` with `allow_int`, hand them over as a class of JAX's own.
     embed = jnp.arange(10.0)
@@ -215,7 +215,7 @@ def test_a_python_integer_that_is_shared_is_no_part_of_the_program() -> None:
     assert scaled.cache_info()["structures"].misses == 1
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "loop"])
+@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_matrices_are_arrays_of_two_axes(executor: str) -> None:
     @jitbatch(executor=executor)

@@ -263,7 +263,7 @@ def test_a_limited_number_of_batches_gets_programs() -> None:
 def test_what_was_asked_for_is_not_changed() -> None:
     samples = chains(3)
     with choosing(**LOOP) as ran:
-        for executor in ("fused", "dispatch", "loop"):
+        for executor in ("fused", "dispatch", "per_sample"):
             jitbatch(chain, executor=executor, granularity="subgraph").batch(WEIGHTS, samples)
     assert ran == ["fused subgraph", "dispatch subgraph", "loop subgraph"]
 
@@ -298,8 +298,8 @@ def test_a_plan_like_another_is_for_the_same_program() -> None:
         assert batched.plan(WEIGHTS, chains(3), like=first).static is first.static
         assert batched.plan(WEIGHTS, chains(3), like=first.capacity).static is first.static
         looped = batched.plan(WEIGHTS, chains(3))
-        assert looped.static.executor == "loop"
-        assert batched.plan(WEIGHTS, chains(3), like=looped).static.executor == "loop"
+        assert looped.static.executor == "per_sample"
+        assert batched.plan(WEIGHTS, chains(3), like=looped).static.executor == "per_sample"
         assert batched.plan(WEIGHTS, chains(3, 3), shards=2).static.executor == "fused"
 
 

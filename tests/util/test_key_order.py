@@ -98,7 +98,7 @@ HOLDERS = {
 holders = pytest.mark.parametrize(("hold", "get"), HOLDERS.values(), ids=HOLDERS)
 options = pytest.mark.parametrize(
     "options",
-    [{"executor": e} for e in ("fused", "dispatch", "loop")] + [{"granularity": g} for g in ("op", "graph")],
+    [{"executor": e} for e in ("fused", "dispatch", "per_sample")] + [{"granularity": g} for g in ("op", "graph")],
     ids=str,
 )
 
@@ -229,7 +229,7 @@ def test_a_plan_serves_parameters_in_any_order() -> None:
             np.testing.assert_allclose(run(layers, plan), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("executor", ["fused", "dispatch", "loop"])
+@pytest.mark.parametrize("executor", ["fused", "dispatch", "per_sample"])
 def test_parameters_that_jax_sorts_in_the_first_step_do_not_compile_again(executor: str) -> None:
     cell = jitbatch(lambda params, h, x: jnp.tanh(params["w"] * h + params["b"]["y"] * x + params["b"]["x"]))
     f = jitbatch(lambda params, xs: sum(cell(params, M, x) for x in xs), executor=executor)
@@ -254,7 +254,7 @@ def test_parameters_that_jax_sorts_in_the_first_step_do_not_compile_again(execut
         params = step(params, plan)
         jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), params, expected)
     assert len(runs) == 1
-    assert f.cache_info()["structures" if executor != "loop" else "programs"].misses == 4
+    assert f.cache_info()["structures" if executor != "per_sample" else "programs"].misses == 4
 
 
 def test_a_plan_like_one_for_another_order_serves_as_well() -> None:
@@ -289,7 +289,7 @@ def test_samples_in_different_orders_share_their_cells() -> None:
     assert plan.summary.types == 1
 
 
-@pytest.mark.parametrize("executor", ["fused", "dispatch", "loop"])
+@pytest.mark.parametrize("executor", ["fused", "dispatch", "per_sample"])
 def test_of_results(executor: str) -> None:
     """Lists keep it; what is stacked is sorted, as `jax.vmap` returns it, so that results of any order can be."""
 

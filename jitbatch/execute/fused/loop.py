@@ -13,22 +13,25 @@ forward pass has saved; there, a chunk leaves the rows of earlier rounds as they
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jitbatch.batch.activity import without_flow
 from jitbatch.execute.fused.derivative import with_rule
 from jitbatch.execute.fused.pair_sums import PAIR_WIDTH
 from jitbatch.execute.segments import chunk_sums, gather, scatter_sums
+from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell
-from jitbatch.ir.tables import ROW, Kind
+from jitbatch.ir.tables import Kind
 from jitbatch.util import jaxprs
 from jitbatch.util.compat import is_float
+from jitbatch.util.csr import ranges
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,6 @@ class Block:
     widths: tuple[int, ...] = ()
     terms: int = 0
     longest: int = 0
-
-    @property
-    def is_row(self) -> tuple[bool, ...]:
-        return tuple(bound == ROW for bound in self.kind.binding)
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def _run(shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tab
 
 
 def _cut(block: Block) -> Any:
-    return cut_cell(block.kind.cell, block.is_row)
+    return cut_cell(block.kind.cell, block.kind.vmapped)
 
 
 def _operands(shape: LoopShape, number: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
@@ -395,3 +394,35 @@ def _contract(
 
 run_loop = with_rule(_run, _forward_saving, _tangents, _backward)
 """`_run`, to be differentiated in either mode."""
+
+
+def steps_of_loop(phase: int, shape: LoopShape, table: Any) -> Iterator[Step]:
+    """The chunks of a loop in the order of execution."""
+    ends, total = np.asarray(table["ends"]), np.asarray(table["total"])
+    for turn in range(int(shape.round_count(table))):
+        for place, block in enumerate(shape.blocks):
+            begin = int(ends[turn, place, 0])
+            end = int(ends[turn + 1, place, 0]) if turn + 1 < len(ends) else shape.margin + int(total[place])
+            rows_of_width = np.diff(ends[turn, place])[::-1]
+            for width, rows in reversed(list(zip(block.widths, rows_of_width.tolist(), strict=False))):
+                for _ in range(rows // width):
+                    count = min(width, max(end - begin, 0))
+                    yield _chunk_step(phase, turn, shape, place, table["operands"][place], begin, count, width)
+                    begin += count
+
+
+def _chunk_step(
+    phase: int, turn: int, shape: LoopShape, place: int, operands: Any, begin: int, count: int, width: int
+) -> Step:  # fmt: skip
+    block, nodes = shape.blocks[place], slice(begin, begin + count)
+    if block.kind.is_variadic:
+        first, arity = (np.asarray(operands[name])[nodes] for name in ("first", "count"))
+        terms = np.asarray(operands["terms"])[ranges(first, arity)]
+        reads = (Read(shape.reads[place][0], terms, np.repeat(np.arange(count), arity)),)
+    else:
+        reads = operand_reads(shape.reads[place], np.asarray(operands)[nodes].T)
+    writes = [
+        Write(arena, start + np.arange(begin, begin + count))
+        for arena, start in zip(shape.writes[place], block.starts, strict=True)
+    ]
+    return Step(block.kind, phase, turn, count, width, tuple(writes), reads)

@@ -9,19 +9,20 @@ import numpy as np
 
 from jitbatch.batch.analysis import Analysis
 from jitbatch.batch.types import Origin
+from jitbatch.execute.executor import ArenaShape, Lowered
 from jitbatch.execute.fused.cotangent_rows import Edges
 from jitbatch.execute.fused.loop import Block, LoopShape
 from jitbatch.execute.fused.pair_sums import stable_order
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
-from jitbatch.execute.fused.sizes import LoopSizes, Sizes, size_of
 from jitbatch.execute.fused.widths import chunks_of, overshoot, widths_for
-from jitbatch.execute.lowering import ArenaShape, Lowered, round_up
+from jitbatch.execute.sizes import LoopSizes, Sizes, size_of
 from jitbatch.schedule.policies import Policy
 from jitbatch.schedule.rounds import rounds_of, rounds_of_layers
 from jitbatch.util import passes
 from jitbatch.util.compat import is_float
 from jitbatch.util.errors import VerifyError
 from jitbatch.util.headroom import headroom
+from jitbatch.util.rounding import round_up
 
 PAIRS_HEADROOM = 2.0
 """Headroom for sums of pairs of gradients: their number varies more than that of nodes, with how many calls are equal,
@@ -333,7 +334,7 @@ class Lowering:
     ) -> tuple[Any, tuple[int, ...]]:
         """The table of the operands of a type in a loop, and where the edge rows of each begin."""
         margin = edges.margin
-        avals = [aval for aval, is_row in zip(block.kind.cell.in_avals, block.is_row, strict=True) if is_row]
+        avals = block.kind.row_avals
         if not block.kind.is_variadic:
             rows = self.analysis.operand_rows(nodes, self.value_row, block.kind.rows)
             table = np.ascontiguousarray(_extended(rows, margin, 2 * margin + block.capacity).T)

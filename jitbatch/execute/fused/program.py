@@ -10,7 +10,7 @@ execution, so a chunk writes contiguous rows. The last chunk of a round may be w
 too much is written again by the next round, or lies in the margin behind the nodes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,15 @@ import numpy as np
 from jax import lax
 
 from jitbatch.batch.activity import without_flow
-from jitbatch.execute.fused.loop import Block, LoopShape, put, run_loop
-from jitbatch.execute.fused.sizes import Sizes
+from jitbatch.execute.fused.loop import Block, LoopShape, put, run_loop, steps_of_loop
+from jitbatch.execute.fused.memory import memory_of_phases
+from jitbatch.execute.memory import ProgramMemory
 from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.sizes import Sizes
+from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell
 from jitbatch.ir.describe import kind_names, largest
-from jitbatch.ir.tables import ROW
+from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.util import compat, jaxprs
 
 
@@ -51,7 +54,7 @@ class FusedProgram:
 
     @property
     def shared(self) -> set[int]:
-        return {bound for block in self.blocks for bound in block.kind.binding if bound != ROW}
+        return {shared_id for block in self.blocks for shared_id in block.kind.shared_ids}
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         axes = jaxprs.axes_of(tables)
@@ -82,6 +85,35 @@ class FusedProgram:
                 lines.append((room, f"  phase {number}: {table['rounds']} rounds of {cells} x{total}"))
         return largest(lines)
 
+    def steps(self, tables: Sequence[Any]) -> Iterator[Step]:
+        for phase, (shape, table) in enumerate(zip(self.phases, tables, strict=True)):
+            if isinstance(shape, SingleShape):
+                yield from _step_of_single(phase, shape, table)
+            else:
+                yield from steps_of_loop(phase, shape, table)
+
+    def memory(self, arena_sizes: Sequence[int], classes: Sequence[ValueClass]) -> ProgramMemory:
+        return memory_of_phases(self.phases, arena_sizes, classes)
+
+    def changes(self, before: "FusedProgram", tables: Tables) -> Iterator[str]:
+        names = {origin: block.kind.cell.name for origin, block in zip(self.sizes.nodes, self.blocks, strict=True)}
+        classes = {class_id: str(one) for class_id, one in enumerate(tables.classes.entries)}
+        return self.sizes.changes(before.sizes, names, classes)
+
+
+def _step_of_single(phase: int, shape: SingleShape, table: Any) -> Iterator[Step]:
+    block, count = shape.block, int(table["total"])
+    if not count:
+        return
+    if block.kind.is_variadic:
+        segments = np.asarray(table["segments"])
+        is_term = segments < count
+        reads = (Read(shape.reads[0], np.asarray(table["terms"])[is_term], segments[is_term]),)
+    else:
+        reads = operand_reads(shape.reads, np.asarray(table["operands"])[:, :count])
+    writes = [Write(arena, start + np.arange(count)) for arena, start in zip(shape.writes, block.starts, strict=True)]
+    yield Step(block.kind, phase, None, count, block.capacity, tuple(writes), reads)
+
 
 def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:
     """The wanted arenas with the rows that were made for them, which lie one after the other. They are written at once:
@@ -95,8 +127,8 @@ def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted:
 
 
 def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
-    operands = [shared[bound] for bound in block.kind.binding if bound != ROW]
-    return cut_cell(block.kind.cell, block.is_row).prologue(operands)
+    operands = [shared[shared_id] for shared_id in block.kind.shared_ids]
+    return cut_cell(block.kind.cell, block.kind.vmapped).prologue(operands)
 
 
 def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: dict[int, Any]) -> list[Any]:
@@ -108,9 +140,9 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
         return [segment_sums(arena, table["terms"], table["segments"], block.capacity)]
     operands = zip(shape.reads, table["operands"], block.flows, strict=True)
     read = [without_flow(gather(arenas[arena], rows), flows) for arena, rows, flows in operands]
-    bound = [shared[number] for number in kind.binding if number != ROW]
+    bound = [shared[shared_id] for shared_id in kind.shared_ids]
 
-    cut = cut_cell(kind.cell, block.is_row)
+    cut = cut_cell(kind.cell, block.kind.vmapped)
     is_real = jnp.arange(block.capacity) < table["total"]
 
     def compute(read: list[Any], bound: list[Any]) -> list[Any]:

@@ -89,9 +89,6 @@ class Content:
         content: Content = from_data(Content, loads(text), "static")
         check_capacity(content.capacity)
         exemplars: Any = content.capacity.exemplars
-        is_fused = content.phases is not None
-        if is_fused == (content.steps is not None) or content.executor != ("fused" if is_fused else "dispatch"):
-            damaged("a plan is for one executor")
         if content.out not in ("stack", "list", "ragged") or len(content.graphs) != len(exemplars.walks):
             damaged("the kind of results, and the graphs of samples")
         shape = [content.layout_trees.leaf_counts(), [count for _, count in content.layout]]

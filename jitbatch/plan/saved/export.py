@@ -7,12 +7,12 @@ static part is for the same program.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.export
 
-from jitbatch.execute.dispatch import StepTables
 from jitbatch.ir.tables import Interned
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.ragged import Ragged
@@ -20,6 +20,7 @@ from jitbatch.plan.saved.plans import data_of, saved_static, static_of
 from jitbatch.plan.saved.trees import Trees, structures
 from jitbatch.plan.saved.values import NotData, decode_value, dumps, encode_value, loads
 from jitbatch.util.errors import OutputError, PlanError
+from jitbatch.util.packed import Layout, Packed
 from jitbatch.util.static import Static
 
 
@@ -56,6 +57,36 @@ def _restore_outlines(data: bytes) -> tuple[Interned[Any]]:
     return (outlines,)
 
 
+def _save_layout(layout: Layout) -> bytes:
+    return dumps(_nested(layout.treedef.unflatten(map(list, layout.shapes)))).encode()
+
+
+def _nested(tables: Any) -> Any:
+    """Tables in dicts and tuples as data: a table is its shape, under a key that no dict of tables has."""
+    if isinstance(tables, dict):
+        return {name: _nested(own) for name, own in tables.items()}
+    if isinstance(tables, tuple):
+        return [_nested(own) for own in tables]
+    return None if tables is None else {"": tables}
+
+
+def _restore_layout(data: bytes) -> Layout:
+    def tables(about: Any) -> Any:
+        if isinstance(about, dict):
+            return _Shape(about[""]) if "" in about else {name: tables(own) for name, own in about.items()}
+        return None if about is None else tuple(map(tables, about))
+
+    shapes, treedef = jax.tree.flatten(tables(loads(data)))
+    return Layout(treedef, tuple(tuple(shape.axes) for shape in shapes))
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The shape of a table, as a leaf of a pytree."""
+
+    axes: list[int]
+
+
 def _save_static(static: Static[Any]) -> bytes:
     try:
         return dumps(encode_value(static.value, None)).encode()
@@ -71,5 +102,5 @@ def _register(node: type, save: Callable[[Any], bytes], restore: Callable[[bytes
 
 _register(Plan, lambda static: data_of(saved_static(static)), static_of)
 _register(Ragged, _save_outlines, _restore_outlines)
-_register(StepTables, lambda _: b"", lambda _: ())
+_register(Packed, _save_layout, _restore_layout)
 _register(Static, _save_static, lambda data: Static(decode_value(loads(data), ())))

@@ -9,7 +9,7 @@ that the exemplars return; only others are saved.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax
@@ -18,20 +18,20 @@ import numpy as np
 
 from jitbatch._version import __version__
 from jitbatch.batch.types import types_of
-from jitbatch.execute.dispatch import DispatchProgram, StepShape, StepTables
-from jitbatch.execute.fused.program import FusedProgram
-from jitbatch.execute.fused.sizes import Sizes
-from jitbatch.execute.lowering import ArenaShape
+from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.memory import StaticMemory
+from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.cell import array_key
 from jitbatch.ir.graph import Graph
-from jitbatch.ir.tables import Interned, Kind, Tables, ValueClass
+from jitbatch.ir.tables import Interned, Tables, ValueClass
 from jitbatch.plan.capacity import Capacity, Names, capacity_of, check_arenas, find_name, saveable, sizes_of
 from jitbatch.plan.ragged import Ragged
 from jitbatch.plan.saved import file
-from jitbatch.plan.saved.checks import PlanArrays, check_arrays, check_blocks, check_sizes, check_steps
-from jitbatch.plan.saved.content import Content, SavedArena, SavedStep
-from jitbatch.plan.saved.schema import KindName
+from jitbatch.plan.saved.checks import PlanArrays, check_arrays, check_sizes
+from jitbatch.plan.saved.content import Content, SavedArena
+from jitbatch.plan.saved.dispatch import DISPATCH_FORMAT
+from jitbatch.plan.saved.fused import FUSED_FORMAT
+from jitbatch.plan.saved.schema import KindName, replaced
 from jitbatch.plan.saved.trees import Trees, structures
 from jitbatch.plan.saved.values import CHANGED, class_name, damaged
 from jitbatch.plan.static import PlanStatic, interned
@@ -40,6 +40,10 @@ from jitbatch.util import compat
 from jitbatch.util.caches import Cache
 from jitbatch.util.errors import PlanError
 from jitbatch.util.key_order import sorted_tree
+from jitbatch.util.packed import pack
+
+FORMATS = {"fused": FUSED_FORMAT, "dispatch": DISPATCH_FORMAT}
+"""By the names of executors. Plans of others cannot be saved."""
 
 P = TypeVar("P")
 """A plan: `Plan` itself saves and loads itself by what is here."""
@@ -107,7 +111,7 @@ class SavedStatic:
 
     @property
     def capacity(self) -> Capacity:
-        if self.executor != "fused":
+        if self.content.phases is None:
             raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
         exemplars: Any = self.content.capacity.exemplars
         return replace(self.content.capacity, exemplars=replace(exemplars, objects=self.objects))
@@ -117,7 +121,7 @@ class SavedStatic:
         return self.content.memory
 
     def __repr__(self) -> str:
-        sizes = str(self.capacity) if self.executor == "fused" else f"of {self.digest[:8]}"
+        sizes = str(self.capacity) if self.content.phases is not None else f"of {self.digest[:8]}"
         return f"<saved {self.executor} program of {self.function}: {sizes}>"
 
     def __eq__(self, other: object) -> bool:
@@ -165,10 +169,7 @@ def to_bytes(plan: Any, objects: list[Any] | None) -> bytes:
         return len(arrays) - 1
 
     about = jax.tree.map(reference, {name: getattr(plan, name) for name in ("inputs", "out_rows", "counts")})
-    tables = plan.tables
-    if isinstance(tables, StepTables):
-        tables = {one.name: getattr(tables, one.name) for one in fields(tables)}
-    about["tables"], about["ragged"] = jax.tree.map(reference, tables), None
+    about["tables"], about["ragged"] = jax.tree.map(reference, plan.tables.unpack()), None
     if plan.ragged is not None:
         nestings = [_opened(tree) for tree in plan.ragged.outlines.entries]
         about["ragged"] = {name: reference(getattr(plan.ragged, name)) for name in _RAGGED}
@@ -215,13 +216,18 @@ def _opened(tree: Any) -> Any:
 
 def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
     if static.types is None:
-        raise PlanError("a plan for the loop executor holds compiled programs: save the samples, and plan them again")
+        raise PlanError(
+            "a plan for the per_sample executor holds compiled programs: save the samples, and plan them again"
+        )
+    program_format = FORMATS.get(static.executor)
+    if program_format is None:
+        raise PlanError(f"plans for the {static.executor} executor have no saved form")
     names, program, call = Names(static.tables), static.program, static.call
-    sizes = Sizes(profile=static.types.profile, exemplars=static.types.exemplars)
-    if isinstance(program, FusedProgram):
-        sizes = program.sizes
-    cells = [block.kind.cell.name for block in program.blocks] if isinstance(program, FusedProgram) else []
-    capacity = saveable(capacity_of(sizes, cells, 0, static.tables), objects)
+    sizes, capacity = program.sizes, None
+    if sizes is None:
+        sizes = Sizes(profile=static.types.profile, exemplars=static.types.exemplars)
+        capacity = capacity_of(sizes, [], 0, static.tables)
+    capacity = saveable(static.capacity if capacity is None else capacity, objects)
     known = _recorded_trees(sizes.exemplars, static.out)
     others = list(dict.fromkeys(tree for tree in static.out_trees if tree not in known))
     content = Content(
@@ -240,8 +246,10 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
         graphs=tuple(_graph_digest(graph, names) for graph in sizes.exemplars),
         is_split=static.types.is_split,
         arenas=tuple(_saved_arena(arena, names) for arena in static.arenas),
-        phases=_with_names(program.phases, names) if isinstance(program, FusedProgram) else None,
-        steps=tuple(_saved_step(s, names) for s in program.steps) if isinstance(program, DispatchProgram) else None,
+        **{
+            **dict.fromkeys(one.field for one in FORMATS.values()),
+            program_format.field: program_format.save(program, names),
+        },
         out=static.out,
         out_trees=tuple((*known, *others).index(tree) for tree in static.out_trees),
         trees=Trees.of(map(_opened, others), "a result", objects),
@@ -296,24 +304,6 @@ def _saved_arena(arena: ArenaShape, names: Names) -> SavedArena:
     return SavedArena(names.of_class(arena.value_class), shared, arena.inputs, arena.capacity)
 
 
-def _saved_step(step: StepShape, names: Names) -> SavedStep:
-    kind = step.kind
-    return SavedStep(_with_names(kind, names), step.width, step.flows, len(kind.cell.out_avals), kind.is_variadic)
-
-
-def _with_names(value: Any, names: Names) -> Any:
-    """A kind, or phases, with names in place of kinds."""
-    return _replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))  # type: ignore[misc]
-
-
-def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, kind):
-        return change(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _replaced(getattr(value, one.name), kind, change) for one in fields(value)})
-    return tuple(_replaced(one, kind, change) for one in value) if isinstance(value, tuple) else value
-
-
 # Loading
 
 
@@ -342,8 +332,6 @@ def _parts_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any
     inputs, out_rows, counts, tables = (
         _arrays_of(about[name], arrays) for name in ("inputs", "out_rows", "counts", "tables")
     )
-    if static.content.steps is not None:
-        tables = StepTables(**tables)
     ragged, leaves = None, []
     if about["ragged"] is not None:
         trees = Trees.from_data(about["ragged"].pop("outlines"), objects or ())
@@ -352,9 +340,11 @@ def _parts_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any
         parts = {name: _arrays_of(about["ragged"][name], arrays) for name in _RAGGED}
         leaves = trees.leaf_counts()
         ragged = Ragged(None, **parts, outlines=_outlines_of(trees))
-    arrays_of_plan = PlanArrays(inputs, tables, out_rows, ragged, counts)
-    check_arrays(arrays_of_plan, static.content, leaves)
-    return *arrays_of_plan, static
+    arrays_of_plan = PlanArrays(inputs, out_rows, ragged, counts)
+    checks = check_arrays(arrays_of_plan, static.content, leaves)
+    FORMATS[static.executor].check_tables(static.content, tables, checks)
+    packed = pack(tables, len(checks.shards))
+    return inputs, packed, out_rows, ragged, counts, static
 
 
 _statics = Cache(256)
@@ -366,7 +356,13 @@ _outlines = Cache(256)
 
 def _checked(text: bytes) -> Content:
     content = Content.from_bytes(text)
+    program_format = FORMATS.get(content.executor)
+    if program_format is None or any(
+        (getattr(content, one.field) is not None) != (one is program_format) for one in FORMATS.values()
+    ):
+        damaged("a plan is for one executor")
     check_sizes(content)
+    program_format.check_sizes(content)
     return content
 
 
@@ -441,19 +437,12 @@ def _attached(
     if content.graphs != tuple(_graph_digest(graph, names) for graph in sizes.exemplars):
         raise PlanError(f"what was saved does not fit: {CHANGED}")
     arenas = tuple(_arena(arena, names) for arena in content.arenas)
-    classes = tuple(tables.classes[arena.value_class] for arena in arenas)
     check_arenas(arenas, tables)
 
     def with_kinds(value: Any) -> Any:
-        return _replaced(value, KindName, lambda name: tables.kinds[find_name(names.kinds, name)])
+        return replaced(value, KindName, lambda name: tables.kinds[find_name(names.kinds, name)])
 
-    if content.phases is not None:
-        program: Any = FusedProgram(with_kinds(content.phases), sizes)
-        check_blocks(program, arenas, tables)
-    else:
-        steps = [(with_kinds(one.kind), one) for one in content.steps or ()]
-        program = DispatchProgram(tuple(StepShape(kind, one.width, one.flows) for kind, one in steps), classes)
-        check_steps(steps, arenas, tables)
+    program = FORMATS[content.executor].load(content, with_kinds, sizes, arenas, tables)
     trees = [*_recorded_trees(sizes.exemplars, content.out), *structures(replace(content.trees, objects=saved.objects))]
     return interned(
         PlanStatic(
@@ -469,6 +458,7 @@ def _attached(
             reason=content.reason,
             call=call_of(saved),
             types=types,
+            out_classes=tuple(arenas[place].value_class for place in content.out_arenas[0]),
         )
     )
 

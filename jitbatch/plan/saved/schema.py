@@ -3,8 +3,8 @@
 import functools
 import types
 import typing
-from collections.abc import Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -120,3 +120,17 @@ def _name(data: Any, where: str, depth: int = 0) -> Any:
     if type(data) not in (int, str):
         damaged(f"{where} is no name")
     return data
+
+
+def with_names(value: Any, names: Any) -> Any:
+    """A kind, or phases, with names in place of kinds."""
+    return replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))
+
+
+def replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Nested dataclasses and tuples, with every instance of a class changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{own.name: replaced(getattr(value, own.name), kind, change) for own in fields(value)})
+    return tuple(replaced(part, kind, change) for part in value) if isinstance(value, tuple) else value

@@ -148,7 +148,7 @@ def test_samples_with_static_values_as_arguments() -> None:
 
 
 def test_plans_of_single_samples_are_refused() -> None:
-    fun = jitbatch(lambda w, x: w * x, executor="loop")
+    fun = jitbatch(lambda w, x: w * x, executor="per_sample")
     plan: Plan = fun.plan(W, [1.0])
     exported = export.export(jax.jit(fun.batch))(W, plan)
     with pytest.raises(PlanError, match="a plan for the loop executor holds compiled programs"):

@@ -181,11 +181,11 @@ def saved_by(fun: Any, params: Any = PARAMS) -> Plan:
 
 
 def test_plans_of_the_loop_executor() -> None:
-    plan = jitbatch(chain, executor="loop").plan(PARAMS, ROWS)
+    plan = jitbatch(chain, executor="per_sample").plan(PARAMS, ROWS)
     with pytest.raises(PlanError, match="loop executor holds compiled programs: save the samples, and plan them again"):
         pickle.dumps(plan)
     with pytest.raises(PlanError, match="loop executor holds compiled programs"):
-        pickle.dumps(jitbatch(lambda w, x: w * x, executor="loop").plan(2.0, [1.0]))
+        pickle.dumps(jitbatch(lambda w, x: w * x, executor="per_sample").plan(2.0, [1.0]))
 
 
 def test_a_plan_that_is_traced() -> None:
@@ -395,4 +395,4 @@ SEQUENTIAL: Any = {"vmap_method": "sequential"}
 
 def test_memory_of_single_samples_is_not_predicted() -> None:
     with pytest.raises(PlanError, match="nothing predicts its memory"):
-        _ = jitbatch(lambda w, x: w * x, executor="loop").plan(1.0, [1.0]).memory
+        _ = jitbatch(lambda w, x: w * x, executor="per_sample").plan(1.0, [1.0]).memory

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from jitbatch.execute.lowering import ArenaShape, round_up
+from jitbatch.execute.executor import ArenaShape
+from jitbatch.util.rounding import round_up
 
 
 def test_sizes_begin_as_said() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jitbatch.batch.types import Origin
-from jitbatch.execute.fused.sizes import LoopSizes, Sizes, size_of
+from jitbatch.execute.sizes import LoopSizes, Sizes, size_of
 
 ONE, OTHER = Origin("a", "core", ((),)), Origin("b", "core", ((),))
 ONE_BOUND = Origin("a", "core", ((0, 1),))  # the same cell, with a shared value where the other has a row

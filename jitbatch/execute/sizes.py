@@ -1,7 +1,8 @@
 """Sizes: what a fused program has room for, so that other batches can be run by it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jitbatch.batch.types import Origin, Profile
 from jitbatch.ir.graph import Graph
@@ -55,6 +56,32 @@ class Sizes:
         """The sizes of the loops that have become the loop of these types."""
         own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
         return LoopSizes().united(*own)
+
+    def changes(self, before: "Sizes", names: Mapping[Origin, str], classes: Mapping[int, str]) -> Iterator[str]:
+        """How these sizes differ from earlier ones, for people; types and value classes have names."""
+        yield from _differences("calls of", before.nodes, self.nodes, names)
+        yield from _differences("terms of", before.terms, self.terms, names)
+        yield from _differences("input rows of", before.inputs, self.inputs, classes)
+        for loop, room in self.loops.items():
+            known = next((own for other, own in before.loops.items() if other & loop), None)
+            cells = ", ".join(sorted(names[origin] for origin in loop))
+            if known is None:
+                yield f"a loop of {cells}, whose calls did not read each other before"
+                continue
+            for what, was, is_now in (("rounds", known.rounds, room.rounds), ("the width", known.width, room.width)):
+                if was != is_now:
+                    yield f"{what} of the loop of {cells} {grew(was, is_now)}"
+            yield from _differences("sums of gradients of", known.pairs, room.pairs, classes)
+
+
+def _differences(what: str, old: Mapping[Any, int], new: Mapping[Any, int], names: Mapping[Any, str]) -> Iterator[str]:
+    for key, room in new.items():
+        if key in old and old[key] != room:
+            yield f"room for {what} {names[key]} {grew(old[key], room)}"
+
+
+def grew(was: int, is_now: int) -> str:
+    return f"{'grew' if is_now > was else 'shrank'} from {was} to {is_now}"
 
 
 def _largest(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:

@@ -1,0 +1,129 @@
+"""Running a program in arenas: shared values, arenas filled with input rows, the program, outputs taken from them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jitbatch.execute.segments import gather
+from jitbatch.ir.tables import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
+from jitbatch.util import compat, jaxprs, meshes
+from jitbatch.util.caches import Cache
+from jitbatch.util.rounding import round_up
+
+_shared_programs = Cache(512)
+
+
+def run_in_arenas(plan: Any, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs; of a list of results the leaves of each, since a compiled program would sort their dicts."""
+    static = plan.static
+    program, tables = static.program, static.tables
+    # Under shard_map gradients are summed over devices here, not in a loop that devices leave at different times.
+    axes = jaxprs.axes_of(plan)
+    shared_leaves = jaxprs.cast(list(shared_leaves), axes)
+    needed = program.shared.union(*(arena.shared for arena in static.arenas))
+    shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
+    arenas = []
+    for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
+        rows = tuple(shared[number] for number in arena.shared)
+        value_class = tables.classes[arena.value_class]
+        filled = _fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity)
+        arenas.append(jaxprs.cast(filled, axes))
+    arenas = program.run(plan.tables.unpack(), arenas, shared)
+    if static.out == "list":
+        return _as_list(plan, arenas)
+    if static.out == "rows":
+        return [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
+    stacked = static.out_trees[0].unflatten(
+        [_take(arenas[a], rows) for a, rows in zip(static.out_arenas[0], plan.out_rows, strict=True)]
+    )
+    return stacked if plan.ragged is None else replace(plan.ragged, rows=stacked)
+
+
+def _as_list(plan: Any, arenas: Sequence[Any]) -> list[list[Any]]:
+    static = plan.static
+    wanted: list[list[Any]] = [[] for _ in arenas]
+    for places, rows in zip(static.out_arenas, map(_on_host, plan.out_rows), strict=True):
+        for arena, row in zip(places, rows, strict=True):
+            wanted[arena].append(row)
+    taken = [iter(_take(arena, _index(rows))) if rows else iter(()) for arena, rows in zip(arenas, wanted, strict=True)]
+    return [[next(taken[arena]) for arena in places] for places in static.out_arenas]
+
+
+def _on_host(rows: Any) -> Any:
+    return rows if compat.is_tracer(rows) else np.asarray(rows)
+
+
+def _index(rows: list[Any]) -> Any:
+    """Rows as an index. Outside of a compiled program, of a rounded size: every size compiles what takes them apart."""
+    if any(map(compat.is_tracer, rows)):
+        return jnp.stack(rows)
+    return np.array(rows + rows[-1:] * (round_up(len(rows)) - len(rows)))
+
+
+def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:
+    """The shared values with these numbers; those that are computed, in one jitted program."""
+    values: dict[int, Any] = {}
+    computed = []
+    for number in numbers:
+        entry = tables.shared[number]
+        if isinstance(entry, SharedResult):
+            computed.append(number)
+        else:
+            values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else meshes.cast(entry.value)
+    if computed:
+        if tables.holds_tracers:
+            program, arrays = _shared_program(tables, computed)
+        else:
+            key = (tables, tuple(computed))
+            program, arrays = _shared_programs.get_or_make(key, lambda: _shared_program(tables, computed))
+        values.update(zip(computed, program(list(leaves), meshes.cast(arrays)), strict=True))
+    return values
+
+
+def _shared_program(tables: Tables, computed: Sequence[int]) -> tuple[Callable[..., Any], list[Any]]:
+    # Operands come before their results. A value may be read along very many paths; it is looked at once.
+    reached, remaining = set(computed), list(computed)
+    while remaining:
+        entry = tables.shared[remaining.pop()]
+        further = set(entry.operands) - reached if isinstance(entry, SharedResult) else set()
+        reached |= further
+        remaining += further
+    entries = {number: tables.shared[number] for number in sorted(reached)}
+    arrays = {number: entry.value for number, entry in entries.items() if isinstance(entry, SharedArray)}
+
+    def jitbatch_shared(leaves: list[Any], constants: list[Any]) -> list[Any]:
+        values = dict(zip(arrays, constants, strict=True))
+        done: dict[Any, Any] = {}
+        for number, entry in entries.items():
+            if isinstance(entry, SharedLeaf):
+                values[number] = leaves[entry.index]
+            elif isinstance(entry, SharedResult):
+                call = (entry.cell, entry.operands)
+                if call not in done:
+                    done[call] = entry.cell(*[values[operand] for operand in entry.operands])
+                values[number] = done[call][entry.output]
+        return [values[number] for number in computed]
+
+    return jax.jit(jitbatch_shared), list(arrays.values())
+
+
+@jax.jit
+def _take(arena: Any, rows: Any) -> Any:
+    return gather(arena, rows)
+
+
+@jax.jit(static_argnames=("value_class", "capacity"))
+def _fill_arena(shared: tuple[Any, ...], inputs: Any, *, value_class: ValueClass, capacity: int) -> Any:
+    arena = jnp.zeros((capacity, *value_class.shape), value_class.dtype)
+    rest = [0] * len(value_class.shape)
+    if shared:
+        rows = jnp.stack([jnp.asarray(value, value_class.dtype) for value in shared])
+        arena = lax.dynamic_update_slice(arena, rows, (0, *rest))
+    if inputs is not None:
+        arena = lax.dynamic_update_slice(arena, inputs, (len(shared), *rest))
+    return arena

@@ -1,0 +1,31 @@
+"""The fused executor: a batch as one compiled program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jitbatch.batch.analysis import Analysis
+from jitbatch.execute.arenas import run_in_arenas
+from jitbatch.execute.executor import Executor, Lowered, SizeRequest
+from jitbatch.execute.fused import lower
+from jitbatch.schedule.policies import Policy
+from jitbatch.util.caches import Cache
+
+_programs = Cache(256)
+"""By the static parts of plans, which are equal for plans that one compilation serves."""
+
+
+def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
+    """The outputs of a plan, by one compiled program."""
+    static = plan.static
+    if static.tables.holds_tracers:  # the program is of no use later
+        return jax.jit(run_in_arenas)(plan, shared_leaves)
+    return _programs.get_or_make(static, lambda: jax.jit(run_in_arenas))(plan, shared_leaves)
+
+
+def _lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
+    return lower.lower(analysis, policy, request.least, request.static_loops, request.headroom_for)
+
+
+FUSED = Executor("fused", _lower, run_compiled, splits_cells=True, has_room=True, runs_effects=False)

@@ -1,0 +1,45 @@
+"""The memory that the phases of a fused program need (see `execute/memory`)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jitbatch.execute.fused.loop import LoopShape
+from jitbatch.execute.memory import Need, ProgramMemory, nbytes, of_calls, work_of
+from jitbatch.execute.weight_uses import cut_cell
+
+
+def memory_of_phases(phases: Sequence[Any], arena_sizes: Sequence[int], classes: Sequence[Any]) -> ProgramMemory:
+    needs = tuple(
+        _of_loop(phase, classes) if isinstance(phase, LoopShape) else of_calls(phase.block.kind, phase.block.capacity)
+        for phase in phases
+    )
+    return ProgramMemory(needs, sum(size * _versions(arena, phases) for arena, size in enumerate(arena_sizes)))
+
+
+def _versions(arena: int, phases: Sequence[Any]) -> int:
+    """How often an arena is kept for the backward pass: as each loop leaves it, if it is written again."""
+    writes = [
+        {place for places in phase.writes for place in places} if isinstance(phase, LoopShape) else set(phase.writes)
+        for phase in phases
+    ]
+    again = [any(arena in later for later in writes[number + 1 :]) for number in range(len(phases))]
+    return 1 + sum(a for a, phase in zip(again, phases, strict=True) if isinstance(phase, LoopShape))
+
+
+def _of_loop(shape: LoopShape, classes: Sequence[Any]) -> Need:
+    """What `execute/fused/loop` makes: edge rows are no longer needed when shared operands' gradients are
+    contracted."""
+    saved = edges = tapped = work = contracted = 0
+    for block in shape.blocks:
+        cut = cut_cell(block.kind.cell, block.kind.vmapped)
+        rows = block.capacity + 2 * shape.margin
+        # Cotangents of joints lie where the joints' outputs were saved.
+        taps = [aval for aval, place in zip(cut.tap_avals, cut.saved_place, strict=True) if place is None]
+        taps = sum(map(nbytes, taps)) + sum(nbytes(var.aval) for var in cut.stored_joint_rows)
+        saved += rows * sum(map(nbytes, cut.saved_avals))
+        tapped += rows * taps
+        work = max(work, block.widths[-1] * work_of(block.kind))
+        contracted += rows * sum(nbytes(var.aval) for var in dict.fromkeys(v for j in cut.tapped for v in j.rows))
+    for own, rows, pairs in zip(classes, shape.edge_rows, shape.pair_rows, strict=True):
+        edges += (rows + pairs) * nbytes(own)
+    return Need(forward=work, saved=saved, backward=tapped + max(edges + work, contracted))
