@@ -19,7 +19,8 @@ from jitbatch.inspect.report import Report, Times
 from jitbatch.inspect.traced import TracedSamples
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.constant_inputs import with_constant_inputs
-from jitbatch.plan.plan import Options, Plan
+from jitbatch.plan.make import Options
+from jitbatch.plan.plan import Plan
 from jitbatch.plan.planner import Call, Planner
 from jitbatch.plan.prefetch import Ahead, on_device, plans_of
 from jitbatch.plan.run import execute, results_of

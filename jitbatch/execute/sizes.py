@@ -42,6 +42,8 @@ class Sizes:
         inputs: how many input rows of each class.
         shared: the shared values that are rows.
         loops: the sizes of each loop, by its types.
+        items: of ragged results, how many items.
+        item: the tree of an item and the classes of its leaves, where that is known.
     """
 
     profile: Profile = field(default_factory=Profile)
@@ -51,6 +53,8 @@ class Sizes:
     inputs: Mapping[int, int] = field(default_factory=dict)
     shared: frozenset[int] = frozenset()
     loops: Mapping[frozenset[Origin], LoopSizes] = field(default_factory=dict)
+    items: int = 0
+    item: tuple[Any, tuple[int, ...]] | None = None
 
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """The sizes of the loops that have become the loop of these types."""

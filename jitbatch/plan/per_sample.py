@@ -7,31 +7,38 @@ import numpy as np
 
 from jitbatch.execute.per_sample import PerSampleProgram, SampleProgram
 from jitbatch.execute.sizes import Sizes
-from jitbatch.plan.plan import Like, Plan, outputs_of
+from jitbatch.plan.make import Planned
+from jitbatch.plan.outputs import outputs_of
+from jitbatch.plan.plan import Plan
 from jitbatch.plan.ragged import ragged_outputs
 from jitbatch.plan.static import PlanStatic, Summary, interned
-from jitbatch.record.arguments import Arguments
 from jitbatch.record.context import Context
 from jitbatch.util.packed import pack
 
 
-def plan_each(
-    owner: Any, shared_key: Any, call: Arguments, context: Context, programs: Sequence[SampleProgram],
-    leaves: Sequence[Sequence[Any]], out: str, like: Like | None = None, reason: str = "",
+def plan_per_sample(
+    planned: Planned, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]], out: str,
+    least: Sizes, reason: str = "",
 ) -> Plan:  # fmt: skip
-    """A plan that runs one sample after the other."""
-    like = like or Like(Sizes())
-    out_trees, out_classes = outputs_of(programs, context.tables, out, like.item)
+    """A plan that runs one sample after the other.
+
+    Args:
+        planned: what the plan is for.
+        programs, leaves: of each sample.
+        out, reason: as in `PlanStatic`.
+        least: of ragged results, the least number of items.
+    """
+    out_trees, out_classes = outputs_of(programs, context.tables, out, least.item)
     count = len(programs)
     out_rows, ragged = (), None
     if out == "ragged":
         size = len(out_classes[0])
-        number = sum(len(one.items.trees) for one in programs)
-        out_rows, ragged = ragged_outputs(programs, np.repeat(np.arange(number), size), size, like.items)
+        items = sum(len(program.items.trees) for program in programs)
+        out_rows, ragged = ragged_outputs(programs, np.repeat(np.arange(items), size), size, least.items)
     static = PlanStatic(
         tables=context.tables,
-        owner=owner,
-        shared_key=shared_key,
+        owner=planned.owner,
+        shared_key=planned.shared_key,
         arenas=(),
         program=PerSampleProgram(tuple(programs), out_classes[0]),
         out=out,
@@ -39,7 +46,7 @@ def plan_each(
         out_arenas=(),
         executor="per_sample",
         reason=reason,
-        call=call,
+        call=planned.call,
         types=None,
         out_classes=out_classes[0],
     )

@@ -1,37 +1,24 @@
 """A plan: the analysis of a batch, ready to be run again and again."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.batch.analysis import analyse
-from jitbatch.batch.inputs import pad_rows
-from jitbatch.batch.types import known_types, types_of
-from jitbatch.execute.executor import ArenaShape, SizeRequest
 from jitbatch.execute.memory import Memory, predict_memory
-from jitbatch.execute.registry import EXECUTORS
 from jitbatch.execute.sizes import Sizes
-from jitbatch.execute.verify import verify_analysis, verify_lowered, verify_steps
 from jitbatch.ir.graph import Graph
-from jitbatch.ir.input_rows import Inputs
-from jitbatch.ir.items import common_item
-from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.plan.capacity import Capacity
-from jitbatch.plan.ragged import Ragged, ragged_outputs
+from jitbatch.plan.ragged import Ragged
 from jitbatch.plan.saved import file
 from jitbatch.plan.saved.plans import from_bytes, to_bytes
-from jitbatch.plan.static import PlanStatic, Summary, interned
-from jitbatch.record.arguments import Arguments
-from jitbatch.schedule.policies import POLICIES
-from jitbatch.util import compat, meshes, passes
-from jitbatch.util.errors import OutputError, PlanError
-from jitbatch.util.key_order import sorted_tree
-from jitbatch.util.packed import Packed, pack
+from jitbatch.plan.static import PlanStatic, Summary
+from jitbatch.util import compat, meshes
+from jitbatch.util.errors import PlanError
+from jitbatch.util.packed import Packed
 
 if TYPE_CHECKING:
     from jitbatch.inspect.report import Report
@@ -74,13 +61,13 @@ class Plan:
         return cls(*children, static)  # type: ignore[misc]
 
     @property
-    def like(self) -> "Like":
-        """What a plan like this one is to have at least."""
-        program = self.static.program
-        sizes = program.sizes or Sizes()
+    def sizes(self) -> Sizes:
+        """What a plan made like this one has at least."""
+        sizes = self.static.program.sizes or Sizes()
         if self.ragged is None:
-            return Like(sizes)
-        return Like(sizes, self.ragged.mask.shape[-1], (self.static.out_trees[0], self.static.out_classes))
+            return sizes
+        item = self.static.out_trees[0], self.static.out_classes
+        return replace(sizes, items=self.ragged.mask.shape[-1], item=item)
 
     @property
     def is_sharded(self) -> bool:
@@ -186,157 +173,3 @@ class Plan:
 def _restore(content: bytes, objects: tuple[Any, ...] | None) -> Plan:
     """The plan of a file, or of a pickle, which has values that are not data as well."""
     return Plan(*from_bytes(content, objects))
-
-
-class Like(NamedTuple):
-    """What a plan is to have at least: sizes, items of ragged outputs, and if none has any, the shape of an item. And
-    the number of samples that it is to have headroom for, 0 for none (see `util/headroom`)."""
-
-    sizes: Sizes
-    items: int = 0
-    item: tuple[Any, tuple[int, ...]] | None = None
-    headroom_for: int = 0
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a batch is planned."""
-
-    policy: str
-    executor: str
-    dedupe: bool
-    out: str
-    loops: str = "auto"
-
-    @property
-    def static_loops(self) -> bool:
-        """Whether loops have static trip counts. On a GPU, one with a dynamic count waits for the host in each turn."""
-        return self.loops == "static" or (self.loops == "auto" and jax.default_backend() == "gpu")
-
-
-def make_plan(
-    owner: Any, shared_key: Any, call: Arguments, graphs: Sequence[Graph], inputs: Sequence[Inputs],
-    options: Options, like: Like | None = None, reason: str = "",
-) -> Plan:  # fmt: skip
-    """Plan a batch of at least one sample.
-
-    Args:
-        owner: the function that the plan is for.
-        shared_key: the description of its shared arguments.
-        call: how it is called.
-        graphs: one for each sample.
-        inputs: the leaves of each sample that are rows.
-        like: the least that the plan is to have.
-        reason: why these graphs and options were chosen.
-    """
-    tables = graphs[0].tables
-    like = like or Like(Sizes())
-    sizes = like.sizes
-    out_trees, out_classes = outputs_of(graphs, tables, options.out, like.item)
-    policy = POLICIES[options.policy]
-    executor = EXECUTORS[options.executor]
-    split = executor.splits_cells
-    known = known_types(sizes.profile, tables, split, tuple(sizes.nodes)) if executor.has_room else None
-    if known is not None and all(known in graph.typed for graph in graphs):
-        profile = sizes.profile  # which has everything, as was found out before
-    else:
-        profile = sizes.profile.union(graphs)
-    if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
-        executor, reason = EXECUTORS["dispatch"], "cells have effects"
-    types = types_of(profile, [*sizes.exemplars, *graphs], executor.splits_cells, tuple(sizes.nodes))
-    analysis = analyse(graphs, inputs, types, options.dedupe, sizes.shared)
-    if passes.verifies():
-        verify_analysis(analysis)
-    assert executor.lower is not None
-    lowered = executor.lower(analysis, policy, SizeRequest(sizes, like.headroom_for, options.static_loops))
-    if passes.verifies():
-        verify_lowered(analysis, lowered)
-    arena_of = {arena.value_class: number for number, arena in enumerate(lowered.arenas)}
-    rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
-    ragged = None
-    if options.out == "ragged":
-        out_rows, ragged = ragged_outputs(graphs, rows, len(out_classes[0]), like.items, like.headroom_for)
-    elif options.out == "stack":
-        out_rows = tuple(np.ascontiguousarray(one) for one in rows.reshape(len(graphs), -1).T)
-    else:
-        out_rows = tuple(np.split(rows, np.cumsum([len(graph.outputs) for graph in graphs])[:-1]))
-    static = PlanStatic(
-        tables=tables,
-        owner=owner,
-        shared_key=shared_key,
-        arenas=lowered.arenas,
-        program=lowered.program,
-        out=options.out,
-        out_trees=out_trees,
-        out_arenas=tuple(tuple(arena_of[c] for c in one) for one in out_classes),
-        executor=executor.name,
-        reason=reason,
-        call=call,
-        types=types,
-        out_classes=out_classes[0] if out_classes else (),
-    )
-    counts = Summary(
-        samples=len(graphs),
-        nodes=len(analysis.leader),
-        distinct=len(analysis.nodes),
-        levels=int(analysis.batch.level.max(initial=-1)) + 1,
-        types=len(analysis.types.kinds),
-        steps=lowered.steps,
-        bound=lowered.bound,
-        launches=lowered.launches,
-        rows=len(analysis.nodes),
-        padded_rows=lowered.padded_rows,
-    )
-    rows_of = tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas)
-    plan = Plan(
-        rows_of, pack(lowered.tables), out_rows, ragged, np.array(counts, np.int32), interned(static), tuple(graphs)
-    )
-    if passes.verifies():
-        verify_steps(plan)
-    return plan
-
-
-def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> Any:
-    """The input rows of an arena, padded; padding alone where another plan's sizes have room for rows of this class."""
-    value_class = tables.classes[arena.value_class]
-    none = None
-    if arena.inputs and arena.value_class not in rows:
-        none = (jnp if value_class.is_key else np).zeros((0, *value_class.shape), value_class.dtype)
-    return pad_rows(rows.get(arena.value_class, none), arena.inputs)
-
-
-def outputs_of(
-    graphs: Sequence[Any], tables: Tables, out: str, known: tuple[Any, tuple[int, ...]] | None
-) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
-    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item. Of
-    graphs, or of whatever else has an `out_tree`, `out_classes` and `items`. Only a list of results keeps the order of
-    keys in dicts: what is stacked has them sorted, as `jax.vmap` returns them."""
-    if out == "list":
-        return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
-    if out == "ragged":
-        item = common_item([graph.items for graph in graphs], tables.classes) or known
-        if item is None:
-            raise OutputError(
-                "no sample of the batch has an item, and so nothing tells what an item looks like. Leave such batches "
-                "out, or plan them `like` a plan with items"
-            )
-        return (item[0],), [item[1]]
-    trees, classes = [sorted_tree(graph.out_tree) for graph in graphs], [graph.out_classes for graph in graphs]
-    if trees.count(trees[0]) < len(trees) or classes.count(classes[0]) < len(classes):
-        differs = [one != (trees[0], classes[0]) for one in zip(trees, classes, strict=True)]
-        index = differs.index(True)
-        raise OutputError(
-            f"sample {index} has the result {_result_of(graphs[index], tables)}, but sample 0 has "
-            f"{_result_of(graphs[0], tables)}: they cannot be stacked. Return results of one shape and dtype for "
-            'every sample (a sum of nothing is Python\'s integer 0: begin it with 0.0 or zeros), or use out="list"'
-        )
-    return (trees[0],), [classes[0]]
-
-
-def _result_of(graph: Any, tables: Tables) -> str:
-    return describe_result(graph.out_tree, [tables.classes[c] for c in graph.out_classes])
-
-
-def describe_result(tree: Any, classes: Sequence[ValueClass]) -> str:
-    """A result's tree, with the shapes and dtypes of its leaves."""
-    return str(tree.unflatten(map(str, classes))).replace("'", "")

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jitbatch.execute.executor import SizeRequest
 from jitbatch.execute.per_sample import sample_program
 from jitbatch.execute.registry import EXECUTORS
 from jitbatch.execute.sizes import Sizes
@@ -22,8 +23,10 @@ from jitbatch.ir.items import common_item
 from jitbatch.plan.capacity import Capacity, check_arenas, sizes_of
 from jitbatch.plan.compiles import logger
 from jitbatch.plan.eager import on_grid
-from jitbatch.plan.per_sample import plan_each
-from jitbatch.plan.plan import Like, Options, Plan, describe_result, make_plan, outputs_of
+from jitbatch.plan.make import Options, Planned, make_plan
+from jitbatch.plan.outputs import describe_result, outputs_of
+from jitbatch.plan.per_sample import plan_per_sample
+from jitbatch.plan.plan import Plan
 from jitbatch.plan.ragged import no_samples
 from jitbatch.plan.rooms import Rooms
 from jitbatch.plan.saved.plans import SavedStatic, attach, call_of, name_of
@@ -183,11 +186,11 @@ class Planner:
         columns = [counts.sum(axis=1), *counts.T[counts.any(axis=0)]]
         largest = {tuple(np.sort(np.argsort(-column, kind="stable")[:batch_size])) for column in columns}
         choice = Choice(Way(context.granularity, "fused"))
-        least = Like(Sizes(), headroom_for=batch_size)
+        least = SizeRequest(Sizes(), headroom_for=batch_size)
         spread = np.linspace(0, len(call.samples) - 1, batch_size).astype(int)
         plan = self._make(batch.some(spread), choice, None, least)
         for chosen in sorted(largest):
-            plan = self._make(batch.some(chosen), choice, None, plan.like)
+            plan = self._make(batch.some(chosen), choice, None, SizeRequest(plan.sizes))
         return plan.capacity
 
     @without_explicit_mesh()
@@ -345,10 +348,8 @@ class Planner:
         room_for = on_grid(count) if is_eager else count // (shards or 1)
 
         def make(like: Plan | Capacity | None, has_headroom: bool = False) -> Plan:
-            least = self._like(like, batch.context, batch.call.shared, batch.call.arguments)
-            if has_headroom:
-                least = (least or Like(Sizes()))._replace(headroom_for=room_for)
-            plan = self._make(batch, choice, shards, least)
+            least = self._least(like, batch.context, batch.call.shared, batch.call.arguments)
+            plan = self._make(batch, choice, shards, SizeRequest(least, room_for if has_headroom else 0))
             if isinstance(like, Capacity):
                 check_arenas(plan.static.arenas, batch.context.tables)
             return plan
@@ -357,7 +358,7 @@ class Planner:
             return rooms.plan(sum(graph.node_count for graph in batch.graphs), make)
         return make(None if isinstance(like, str) else like)
 
-    def _make(self, batch: "Recorded", choice: Choice, shards: int | None, least: Like | None) -> Plan:
+    def _make(self, batch: "Recorded", choice: Choice, shards: int | None, request: SizeRequest) -> Plan:
         options = replace(self.options, executor=choice.way.executor)
         call, context = batch.call, batch.context
         emptied = call.arguments.emptied(call.shared.orders)
@@ -370,21 +371,21 @@ class Planner:
             ]
         leaves = [structure.leaves for structure in batch.structures]
 
-        def make(part: slice, like: Like | None) -> Plan:
+        planned = Planned(self.owner, call.shared.key, emptied)
+        request = replace(request, static_loops=options.static_loops)
+
+        def make(part: slice, request: SizeRequest) -> Plan:
             if not is_recorded:
-                return plan_each(
-                    self.owner, call.shared.key, emptied, context, programs[part], leaves[part], options.out, like,
-                    choice.reason,
-                )  # fmt: skip
-            return make_plan(
-                self.owner, call.shared.key, emptied, programs[part], batch.inputs[part], options, like, choice.reason
-            )
+                return plan_per_sample(
+                    planned, context, programs[part], leaves[part], options.out, request.least, choice.reason
+                )
+            return make_plan(planned, programs[part], batch.inputs[part], options, request, choice.reason)
 
         if shards is None:
-            return make(slice(None), least)
+            return make(slice(None), request)
         # An error names the sample among all samples.
-        outputs_of(programs, context.tables, options.out, least.item if least else None)
-        return plan_shards(make, split(len(batch.structures), shards), least)
+        outputs_of(programs, context.tables, options.out, request.least.item)
+        return plan_shards(make, split(len(batch.structures), shards), request)
 
     def _others(self, first: Way, batch: "Recorded") -> set[Way]:
         """The ways to run a batch that may be chosen instead of the first."""
@@ -401,24 +402,24 @@ class Planner:
             others.add(Way(first.granularity, "per_sample"))
         return others
 
-    def _like(
+    def _least(
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
-    ) -> Like | None:
+    ) -> Sizes:
         """What a plan is to have at least, in terms of a context's tables."""
         if isinstance(like, Plan):
             like = self._attached(like, shared)
             self._check_owner(like)
             if like.static.tables is context.tables:
-                return like.like
+                return like.sizes
             # Of a context that is gone, or of other shared arguments: what still has the same name counts.
             like = like.capacity if like.static.program.sizes is not None else None
         if like is None:
-            return None
+            return Sizes()
         sizes = sizes_of(like, context.tables, self._recorder(context, shared, arguments))
         item = None
         if self.options.out == "ragged":
             item = common_item([graph.items for graph in sizes.exemplars], context.tables.classes)
-        return Like(sizes, like.items, item)
+        return replace(sizes, items=like.items, item=item)
 
     def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
         """A function that gives the graph of an exemplar."""

@@ -1,13 +1,15 @@
 """Plans for several devices: one plan whose leaves are stacked from plans of equal static part."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.plan.plan import Like, Plan
+from jitbatch.execute.executor import SizeRequest
+from jitbatch.plan.plan import Plan
 from jitbatch.util.errors import PlanError
 
 MAX_ROUNDS = 4
@@ -22,16 +24,16 @@ def split(count: int, shards: int) -> list[slice]:
     return [slice(size * i, size * (i + 1)) for i in range(shards)]
 
 
-def plan_shards(make: Callable[[slice, Like | None], Plan], parts: Sequence[slice], like: Like | None) -> Plan:
+def plan_shards(make: Callable[[slice, SizeRequest], Plan], parts: Sequence[slice], request: SizeRequest) -> Plan:
     """One plan of all shards, from a function that plans some of the samples like another plan."""
     plans: list[Plan] = []
     for _ in range(MAX_ROUNDS):
         earlier, plans = plans, []
         for number, part in enumerate(parts):
             same = earlier and earlier[number].static == earlier[-1].static
-            plan = earlier[number] if same else make(part, like)
+            plan = earlier[number] if same else make(part, request)
             plans.append(plan)
-            like = plan.like
+            request = replace(request, least=plan.sizes, headroom_for=0)
         if all(plan.static == plans[0].static for plan in plans):
             return jax.tree.map(_stack, *plans)
     raise PlanError(

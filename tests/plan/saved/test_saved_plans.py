@@ -309,7 +309,7 @@ def test_cells_that_only_identity_tells_apart() -> None:
 
 def test_what_is_not_known_of_a_restored_plan() -> None:
     again = copied(planned("fused")[0])
-    for ask in (lambda: again.like, lambda: again.static.program):
+    for ask in (lambda: again.sizes, lambda: again.static.program):
         with pytest.raises(PlanError, match=r"unpickled, .*: ask `binary_tree.plan\(shared, samples, like=plan\)`"):
             ask()
 

@@ -1,0 +1,143 @@
+"""From the graphs of a batch to a plan: types, analysis, lowering, and the static part around them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jitbatch.batch.analysis import Analysis, analyse
+from jitbatch.batch.inputs import pad_rows
+from jitbatch.batch.types import Profile, known_types, types_of
+from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
+from jitbatch.execute.registry import EXECUTORS
+from jitbatch.execute.sizes import Sizes
+from jitbatch.execute.verify import verify_analysis, verify_lowered, verify_steps
+from jitbatch.ir.graph import Graph
+from jitbatch.ir.input_rows import Inputs
+from jitbatch.ir.tables import Tables
+from jitbatch.plan.outputs import outputs_of, rows_of_outputs
+from jitbatch.plan.plan import Plan
+from jitbatch.plan.static import PlanStatic, Summary, interned
+from jitbatch.record.arguments import Arguments
+from jitbatch.schedule.policies import POLICIES
+from jitbatch.util import passes
+from jitbatch.util.packed import pack
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a batch is planned."""
+
+    policy: str
+    executor: str
+    dedupe: bool
+    out: str
+    loops: str = "auto"
+
+    @property
+    def static_loops(self) -> bool:
+        """Whether loops have static trip counts. On a GPU, one with a dynamic count waits for the host in each turn."""
+        return self.loops == "static" or (self.loops == "auto" and jax.default_backend() == "gpu")
+
+
+class Planned(NamedTuple):
+    """What a plan is for: the function, the description of its shared arguments, and how it is called."""
+
+    owner: Any
+    shared_key: Any
+    call: Arguments
+
+
+def make_plan(
+    planned: Planned, graphs: Sequence[Graph], inputs: Sequence[Inputs], options: Options, request: SizeRequest,
+    reason: str = "",
+) -> Plan:  # fmt: skip
+    """Plan a batch of at least one sample.
+
+    Args:
+        planned: what the plan is for.
+        graphs: one for each sample.
+        inputs: the leaves of each sample that are rows.
+        request: the sizes that the plan is to have.
+        reason: why these graphs and options were chosen.
+    """
+    tables, least = graphs[0].tables, request.least
+    out_trees, out_classes = outputs_of(graphs, tables, options.out, least.item)
+    executor = EXECUTORS[options.executor]
+    profile = _profile(graphs, least, executor)
+    if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
+        executor, reason = EXECUTORS["dispatch"], "cells have effects"
+    types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes))
+    analysis = analyse(graphs, inputs, types, options.dedupe, least.shared)
+    assert executor.lower is not None
+    lowered = executor.lower(analysis, POLICIES[options.policy], request)
+    if passes.verifies():
+        verify_analysis(analysis)
+        verify_lowered(analysis, lowered)
+    rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
+    leaves = len(out_classes[0]) if out_classes else 0
+    out_rows, ragged = rows_of_outputs(graphs, rows, options.out, leaves, least.items, request.headroom_for)
+    arena_of = {arena.value_class: place for place, arena in enumerate(lowered.arenas)}
+    static = PlanStatic(
+        tables=tables,
+        owner=planned.owner,
+        shared_key=planned.shared_key,
+        arenas=lowered.arenas,
+        program=lowered.program,
+        out=options.out,
+        out_trees=out_trees,
+        out_arenas=tuple(tuple(arena_of[class_id] for class_id in classes) for classes in out_classes),
+        executor=executor.name,
+        reason=reason,
+        call=planned.call,
+        types=types,
+        out_classes=out_classes[0] if out_classes else (),
+    )
+    plan = Plan(
+        inputs=tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas),
+        tables=pack(lowered.tables),
+        out_rows=out_rows,
+        ragged=ragged,
+        counts=np.array(_summary(len(graphs), analysis, lowered), np.int32),
+        static=interned(static),
+        graphs=tuple(graphs),
+    )
+    if passes.verifies():
+        verify_steps(plan)
+    return plan
+
+
+def _profile(graphs: Sequence[Graph], least: Sizes, executor: Executor) -> Profile:
+    """The kinds and edges that the types are decided for: those of the batch, and those there is to be room for."""
+    if executor.has_room:
+        known = known_types(least.profile, graphs[0].tables, executor.splits_cells, tuple(least.nodes))
+        if known is not None and all(known in graph.typed for graph in graphs):
+            return least.profile  # an earlier plan has found that it covers these graphs
+    return least.profile.union(graphs)
+
+
+def _summary(samples: int, analysis: Analysis, lowered: Lowered) -> Summary:
+    return Summary(
+        samples=samples,
+        nodes=len(analysis.leader),
+        distinct=len(analysis.nodes),
+        levels=int(analysis.batch.level.max(initial=-1)) + 1,
+        types=len(analysis.types.kinds),
+        steps=lowered.steps,
+        bound=lowered.bound,
+        launches=lowered.launches,
+        rows=len(analysis.nodes),
+        padded_rows=lowered.padded_rows,
+    )
+
+
+def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> Any:
+    """The input rows of an arena, padded; padding alone where another plan's sizes have room for rows of this class."""
+    value_class = tables.classes[arena.value_class]
+    none = None
+    if arena.inputs and arena.value_class not in rows:
+        none = (jnp if value_class.is_key else np).zeros((0, *value_class.shape), value_class.dtype)
+    return pad_rows(rows.get(arena.value_class, none), arena.inputs)
