@@ -71,7 +71,7 @@ def test_a_cell_is_named_by_the_users_function_and_line(report: Report) -> None:
     assert {"leaf", "compose"} <= set(cells)
     for name in ("leaf", "compose"):
         fun = getattr(zoo, name).__wrapped__
-        assert cells[name].where == f"{zoo.__file__}:{fun.__code__.co_firstlineno}"
+        assert cells[name].where == f"{fun.__code__.co_filename}:{fun.__code__.co_firstlineno}"
 
 
 def test_equal_jaxprs_of_two_functions_have_the_name_of_the_function_that_is_explained() -> None:

@@ -41,11 +41,11 @@ ROWS = [normal(np.random.default_rng(0), length, INPUT) for length in (3, 1, 4)]
 
 
 def bytes_of(plan: Plan) -> bytes:
-    return saved_plans._to_bytes(plan, None)
+    return saved_plans.to_bytes(plan, None)
 
 
 def loaded(content: bytes) -> Plan:
-    return saved_plans._restore(content, None)
+    return Plan(*saved_plans.from_bytes(content, None))
 
 
 def resealed(body: bytes) -> bytes:
