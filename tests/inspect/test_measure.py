@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import zoo
 
 from jitbatch import jitbatch
@@ -14,22 +13,38 @@ from jitbatch.inspect.executed import read_back
 from jitbatch.inspect.measure import best_of, time_run, time_steps
 
 
-def test_the_fastest_run_counts() -> None:
-    pauses = iter([0.05, 0.01, 0.05])
-    seconds = best_of(lambda: time.sleep(next(pauses)), repeats=3)
-    assert 0.01 <= seconds < 0.05
-    assert next(pauses, None) is None
+class Clock:
+    """A clock that only runs advance, each by the next of these seconds."""
+
+    def __init__(self, *seconds: float):
+        self.now = 0.0
+        self.remaining = list(seconds)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def run(self) -> None:
+        self.now += self.remaining.pop(0)
 
 
-def test_the_first_run_compiles() -> None:
-    pauses = iter([0.2, 0.01, 0.01, 0.01, 0.01, 0.01])
-    compiling, running = time_run(lambda: time.sleep(next(pauses)))
-    assert 0.01 <= running < compiling
+def clock_of(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Clock:
+    clock = Clock(*seconds)
+    monkeypatch.setattr("jitbatch.inspect.measure.time", clock)
+    return clock
 
 
-def test_a_first_run_that_is_faster_compiles_nothing() -> None:
-    pauses = iter([0.0, 0.01, 0.01, 0.01, 0.01, 0.01])
-    assert time_run(lambda: time.sleep(next(pauses)))[0] == 0.0
+def test_the_fastest_run_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = clock_of(monkeypatch, 5.0, 1.0, 4.0)
+    assert best_of(clock.run, repeats=3) == 1.0
+    assert clock.remaining == []
+
+
+def test_the_first_run_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert time_run(clock_of(monkeypatch, 20.0, 3.0, 2.0, 2.0, 4.0, 2.0).run) == (18.0, 2.0)
+
+
+def test_a_first_run_that_is_faster_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert time_run(clock_of(monkeypatch, 1.0, 3.0, 2.0, 2.0, 4.0, 2.0).run) == (0.0, 2.0)
 
 
 def test_every_step_is_timed_by_its_kind_and_width() -> None:
