@@ -1,9 +1,7 @@
 """Samples that are arguments of a jitted function, for each structure of which it is compiled anew."""
 
-import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,8 +10,7 @@ import numpy as np
 from jitbatch.plan.compiles import RecompileWarning
 from jitbatch.record.arguments import Part
 from jitbatch.util import compat
-
-_FOLDER = str(Path(__file__).parent)
+from jitbatch.util.sites import users_stacklevel
 
 
 class TracedSamples:
@@ -39,13 +36,5 @@ class TracedSamples:
                 "`jitbatch.jit` in place of `jax.jit`: it plans the samples outside. Or do that yourself: "
                 "`plan = f.plan(params, samples)` outside, `f.batch(params, plan)` inside",
                 RecompileWarning,
-                stacklevel=_callers(),
+                stacklevel=users_stacklevel(),
             )
-
-
-def _callers() -> int:
-    """How many frames above the caller the user's code is, for `stacklevel`."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_FOLDER):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -134,7 +134,7 @@ def test_the_plain_loop_has_the_same_losses(tmp_path: Path) -> None:
 # Interrupting and resuming
 
 
-@pytest.mark.parametrize("step", [2, STEPS, STEPS + 1])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.slow), STEPS, STEPS + 1])
 def test_an_interrupted_run_resumes_exactly(
     step: int, whole: Path, tmp_path: Path, interrupt_at: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,8 +179,15 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capsys: pytest.
     assert "Try a smaller --learning-rate than 1e+38" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("step", [1, STEPS + 1])
-@pytest.mark.parametrize("what", ["log", "checkpoint"])
+@pytest.mark.parametrize(
+    ("what", "step"),
+    [
+        ("log", 1),
+        ("checkpoint", STEPS + 1),
+        pytest.param("log", STEPS + 1, marks=pytest.mark.slow),
+        pytest.param("checkpoint", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_disk_that_becomes_full_ends_a_run_which_can_be_resumed(
     what: str, step: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -32,7 +32,18 @@ WITH_CODE = [page for page in PAGES if "_build" not in page.parts and code_of(pa
 
 def test_the_readme_and_the_how_to_pages_have_code() -> None:
     names = {page.stem for page in WITH_CODE}
-    assert {"README", "design", "tutorial", "trees", "dags", "sequences", "graphs", "children", "not-batching"} <= names
+    assert {
+        "README",
+        "design",
+        "tutorial",
+        "trees",
+        "dags",
+        "sequences",
+        "graphs",
+        "children",
+        "not-batching",
+        "contributing",
+    } <= names
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)

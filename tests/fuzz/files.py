@@ -63,7 +63,7 @@ def subjects() -> list[Subject]:
         case = cases()[name]
         plan = case.plan()
         text = plan.capacity.to_json() if plan.static.executor == "fused" else None
-        made.append(Subject(case, saved_plans._to_bytes(plan, None), pickle.dumps(plan), text, case.run(plan)))
+        made.append(Subject(case, saved_plans.to_bytes(plan, None), pickle.dumps(plan), text, case.run(plan)))
     return made
 
 
@@ -188,10 +188,10 @@ def trial(seed: int) -> str:
         return _pickled(subject, damaged(subject.pickled, rng))
     if kind == "file":
         content = damaged(subject.file, rng)
-        return _judged(lambda: saved_plans._restore(content, None), subject, kind, may_differ=False)
+        return _judged(lambda: Plan(*saved_plans.from_bytes(content, None)), subject, kind, may_differ=False)
     if kind == "made up":
         content = made_up(subject.file, rng)
-        return _judged(lambda: saved_plans._restore(content, None), subject, kind, may_differ=True)
+        return _judged(lambda: Plan(*saved_plans.from_bytes(content, None)), subject, kind, may_differ=True)
     assert subject.text is not None
     text = damaged(subject.text.encode(), rng) if kind == "text" else made_up_text(subject.text, rng)
 

@@ -173,7 +173,7 @@ def test_pointing_at_a_step_shows_its_line_and_its_place_in_the_sample(
     assert page.locator("#tip").evaluate("tip => tip.style.opacity") != "1"
     page.locator("#batch .mark").first.hover()
     tip = page.locator("#tip").inner_text()
-    assert "zoo.py:" in tip
+    assert "recurrent.py:" in tip
     assert "calls in" in tip
     first = report.step_list[0]
     in_step = sum(node.step == 0 for node in report.sample_nodes)

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from test_record import X, inputs, recording
+from test_recorder import X, inputs, recording
 from test_templates import State, Swapped
 
 from jitbatch import Static, jitbatch

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from jax import lax
-from test_record import X, cells, inputs, product, recording, square
+from test_recorder import X, cells, inputs, product, recording, square
 
 from jitbatch import jitbatch
 from jitbatch.util.errors import OutputError

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from test_record import inputs, recording
+from test_recorder import inputs, recording
 
 from jitbatch.record.fold import fold
 from jitbatch.util import compat

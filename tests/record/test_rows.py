@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_record import X, inputs, recording
+from test_recorder import X, inputs, recording
 
 from jitbatch import jitbatch
 from jitbatch.record.rows import BARE, ClosesOverTracer

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_record import X, cells, inputs, recording
+from test_recorder import X, cells, inputs, recording
 
 from jitbatch import jitbatch
 from jitbatch.record.templates import taking

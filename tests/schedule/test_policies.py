@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo import assert_same, gradients, named
 
+from jitbatch import jitbatch
 from jitbatch.batch.problem import Problem
-from jitbatch.schedule.policies import POLICIES, agenda, depth, frontier, layers
-from jitbatch.util.errors import VerifyError
+from jitbatch.schedule.policies import POLICIES, Policy, agenda, depth, frontier, ranks, register
+from jitbatch.util.errors import ArgumentError, VerifyError
 
 laws = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 every_policy = pytest.mark.parametrize("policy", POLICIES)
@@ -65,11 +68,11 @@ KNOWN: dict[str, tuple[Problem, int, int]] = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_step_counts(name: str) -> None:
     known, by_depth, by_agenda = KNOWN[name]
-    for policy in (*POLICIES.values(), frontier):
-        known.verify(policy(known))
+    for assign in (*(policy.assign for policy in POLICIES.values()), frontier):
+        known.verify(assign(known))
     assert steps(depth(known)) == by_depth
     assert steps(agenda(known)) == by_agenda
-    assert steps(layers(known)) == min(by_depth, by_agenda)
+    assert steps(ranks(known)) == min(by_depth, by_agenda)
 
 
 # What depth and agenda need more steps for: problem, steps by depth, by agenda, by layers, at least
@@ -86,7 +89,7 @@ BEYOND: dict[str, tuple[Problem, int, int, int, int]] = {
 @pytest.mark.parametrize("name", BEYOND)
 def test_steps_of_layers(name: str) -> None:
     known, by_depth, by_agenda, by_layers, bound = BEYOND[name]
-    got = steps(depth(known)), steps(agenda(known)), steps(layers(known)), known.bound
+    got = steps(depth(known)), steps(agenda(known)), steps(ranks(known)), known.bound
     assert got == (by_depth, by_agenda, by_layers, bound)
 
 
@@ -120,13 +123,13 @@ def test_agenda_takes_the_lowest_average_level_first() -> None:
 def test_ties_are_broken_by_the_numbers_of_types() -> None:
     known = problem([2, 0, 1], [[], [], []])
     for policy in POLICIES.values():
-        assert policy(known).tolist() == [2, 0, 1]
+        assert policy.assign(known).tolist() == [2, 0, 1]
 
 
 def test_a_node_that_reads_another_twice_is_ready_in_time() -> None:
     known = problem([0, 1], [[], [0, 0]])
     for policy in POLICIES.values():
-        assert policy(known).tolist() == [0, 1]
+        assert policy.assign(known).tolist() == [0, 1]
 
 
 @st.composite
@@ -141,7 +144,7 @@ def problems(draw: Any) -> Problem:
 @laws
 @given(problems())
 def test_every_policy_gives_a_schedule(policy: str, known: Problem) -> None:
-    schedule = POLICIES[policy](known)
+    schedule = POLICIES[policy].assign(known)
     known.verify(schedule)
     assert len(np.unique(known.type)) <= steps(schedule) <= len(known.type)
 
@@ -149,7 +152,7 @@ def test_every_policy_gives_a_schedule(policy: str, known: Problem) -> None:
 @laws
 @given(problems())
 def test_layers_need_no_more_steps_than_others_and_no_fewer_than_the_bound(known: Problem) -> None:
-    by_layers = steps(layers(known))
+    by_layers = steps(ranks(known))
     assert known.bound <= fewest(known) <= by_layers <= min(steps(depth(known)), steps(agenda(known)))
     known.verify(frontier(known))
 
@@ -170,8 +173,8 @@ def test_the_order_of_nodes_does_not_matter(policy: str, known: Problem, random:
         place[known.reader[edges]] if edges else known.reader,
         place[known.read[edges]] if edges else known.read,
     )
-    schedule = POLICIES[policy](known)
-    assert POLICIES[policy](shuffled).tolist() == [int(schedule[node]) for node in order]
+    schedule = POLICIES[policy].assign(known)
+    assert POLICIES[policy].assign(shuffled).tolist() == [int(schedule[node]) for node in order]
 
 
 @every_policy
@@ -185,7 +188,7 @@ def test_a_repeated_problem_needs_no_more_steps(policy: str, known: Problem) -> 
         np.concatenate([known.reader, known.reader + size]),
         np.concatenate([known.read, known.read + size]),
     )
-    once, twice = POLICIES[policy](known), POLICIES[policy](doubled)
+    once, twice = POLICIES[policy].assign(known), POLICIES[policy].assign(doubled)
     assert twice.tolist() == [*once.tolist(), *once.tolist()]
 
 
@@ -205,3 +208,41 @@ def test_a_broken_schedule_is_noticed(law: str, schedule: list[int]) -> None:
     known.verify(np.array([0, 1, 2]))
     with pytest.raises(VerifyError, match=f"schedule: {law}"):
         known.verify(np.array(schedule))
+
+
+@pytest.fixture
+def one_by_one() -> Iterator[Policy]:
+    """A policy that runs one node a step, level by level: registered here, and gone after the test."""
+
+    def assign(problem: Problem) -> np.ndarray:
+        step = np.empty(len(problem.type), np.int32)
+        step[np.lexsort((problem.type, problem.level))] = np.arange(len(step))
+        return step
+
+    yield register(Policy("one by one", assign))
+    del POLICIES["one by one"]
+
+
+@pytest.mark.parametrize("executor", ["fused", "dispatch"])
+def test_a_policy_is_added_by_registering_it(one_by_one: Policy, executor: str) -> None:
+    workload = named("binary_tree")
+    params, samples = workload.draw()
+    batched = jitbatch(workload.fun, policy=one_by_one.name, executor=executor, granularity="subgraph")
+    got = gradients(batched.batch, params, samples, transform=jax.jit)
+    assert_same(got, gradients(workload.loop, params, samples), rtol=1e-4, atol=1e-5)
+
+
+def test_a_registered_policy_decides_the_steps(one_by_one: Policy) -> None:
+    workload = named("binary_tree")
+    params, samples = workload.draw()
+    options: Any = {"executor": "dispatch", "granularity": "subgraph", "dedupe": False}
+    plan = jitbatch(workload.fun, policy=one_by_one.name, **options).plan(params, samples)
+    by_depth = jitbatch(workload.fun, policy="depth", **options).plan(params, samples)
+    report = plan.explain()
+    assert report.steps == report.nodes > by_depth.explain().steps
+    assert report.policy.startswith(one_by_one.name)
+
+
+def test_a_policy_that_is_not_registered_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="policy='one by one' is not one of 'auto', 'depth', 'agenda', 'layers'"):
+        jitbatch(lambda params, x: x, policy="one by one")

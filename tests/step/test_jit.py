@@ -116,7 +116,7 @@ def test_the_body_is_not_changed_by_other_ways_to_write_it() -> None:
 @pytest.mark.parametrize(
     "workload",
     [
-        pytest.param(workload, id=workload.name, marks=() if number % 3 == 1 else pytest.mark.slow)
+        pytest.param(workload, id=workload.name, marks=() if number % 6 == 1 else pytest.mark.slow)
         for number, workload in enumerate(WORKLOADS)
     ],
 )

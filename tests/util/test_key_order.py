@@ -95,7 +95,18 @@ HOLDERS = {
     ),
     "nnx.Module": (Held, lambda h: h.layers),
 }
-holders = pytest.mark.parametrize(("hold", "get"), HOLDERS.values(), ids=HOLDERS)
+every_holder = pytest.mark.parametrize(("hold", "get"), HOLDERS.values(), ids=HOLDERS)
+
+
+def holders(turn: int) -> Any:
+    """All holders; half of them, those of this turn, unless slow tests are asked for. A role of dicts has a turn."""
+    cases = [
+        pytest.param(hold, get, id=name, marks=() if at % 2 == turn else pytest.mark.slow)
+        for at, (name, (hold, get)) in enumerate(HOLDERS.items())
+    ]
+    return pytest.mark.parametrize(("hold", "get"), cases)
+
+
 options = pytest.mark.parametrize(
     "options",
     [{"executor": e} for e in ("fused", "dispatch", "per_sample")] + [{"granularity": g} for g in ("op", "graph")],
@@ -111,19 +122,19 @@ def assert_like_loop(f: Any, params: Any, samples: Any) -> None:
     f.check(params, samples)
 
 
-@holders
+@holders(0)
 def test_of_parameters(hold: Any, get: Any) -> None:
     params = hold(LAYERS)
     assert_like_loop(jitbatch(lambda params, x: apply(get(params), x)), params, [X, 2 * X])
 
 
-@holders
+@holders(1)
 def test_of_samples(hold: Any, get: Any) -> None:
     samples = [(hold(LAYERS), X), (hold({"a": A, "m": M, "z": Z}), X), (hold({"m": M, "z": Z, "a": A}), X)]
     assert_like_loop(jitbatch(lambda scale, sample: scale * apply(get(sample[0]), sample[1])), 2.0, samples)
 
 
-@holders
+@holders(0)
 def test_of_arguments_of_decorated_functions(hold: Any, get: Any) -> None:
     cell = jitbatch(lambda held, x: apply(get(held), x))
 
@@ -135,7 +146,7 @@ def test_of_arguments_of_decorated_functions(hold: Any, get: Any) -> None:
     assert_like_loop(f, LAYERS, [(X,), (X, 2 * X), (X, 2 * X)])
 
 
-@holders
+@holders(1)
 def test_of_results_of_decorated_functions(hold: Any, get: Any) -> None:
     cell = jitbatch(lambda params, x: hold({"z": params["z"] * x, "a": params["a"] + x, "m": params["m"]}))
     f = jitbatch(lambda params, xs: sum(apply(get(cell(params, x)), x) for x in xs))
@@ -343,7 +354,7 @@ def test_sorted_dicts_have_treedefs_as_jax_has_them() -> None:
     )  # fmt: skip
 
 
-@holders
+@every_holder
 def test_trees_are_put_together_as_they_were(hold: Any, get: Any) -> None:
     held = hold(LAYERS)
     leaves, tree, statics = flatten_in_order(held)

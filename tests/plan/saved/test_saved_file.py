@@ -41,11 +41,11 @@ ROWS = [normal(np.random.default_rng(0), length, INPUT) for length in (3, 1, 4)]
 
 
 def bytes_of(plan: Plan) -> bytes:
-    return saved_plans._to_bytes(plan, None)
+    return saved_plans.to_bytes(plan, None)
 
 
 def loaded(content: bytes) -> Plan:
-    return saved_plans._restore(content, None)
+    return Plan(*saved_plans.from_bytes(content, None))
 
 
 def resealed(body: bytes) -> bytes:
@@ -669,7 +669,7 @@ def test_made_up_trees(data: Any) -> None:
 
 def test_a_class_that_is_not_there_any_more() -> None:
     plan = jitbatch(lambda params, sample: params * sample.x).plan(3.0, [Point(2.0, 1.0)])
-    content = bytes_of(plan).replace(b"test_saved_files:Point", b"test_saved_files:Gone_")
+    content = bytes_of(plan).replace(b"test_saved_file:Point", b"test_saved_file:Gone_")
     again = loaded(resealed_members(content))
     with pytest.raises(PlanError, match=r"the class '.*:Gone_', which this program has not defined. Import the module"):
         jitbatch(lambda params, sample: params * sample.x).batch(3.0, again)

@@ -1,0 +1,221 @@
+"""Advice: why calls were not batched together, on which line, and what to do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zoo
+
+from jitbatch import Report, Static, jitbatch
+
+PARAMS = {"w": jnp.ones((4, 4)), "v": jnp.ones((4, 4))}
+X = np.arange(4, dtype=np.float32)
+
+
+def line(fun: Any, text: str) -> str:
+    """The file and line of a text in a function."""
+    fun = getattr(fun, "__wrapped__", fun)
+    lines, first = inspect.getsourcelines(fun)
+    return f"{inspect.getsourcefile(fun)}:{first + next(at for at, one in enumerate(lines) if text in one)}"
+
+
+@jitbatch
+def pooled(w: Any, xs: Any) -> Any:
+    rows = jnp.take(xs, jnp.arange(2), axis=0)  # the take
+    return w["w"] @ rows.sum(0)
+
+
+@jitbatch
+def projected(w: Any, x: Any) -> Any:
+    return jnp.tanh(w["w"] @ x)  # the product
+
+
+def scaled(factor: Any) -> Any:
+    @jitbatch
+    def cell(w: Any, x: Any) -> Any:
+        return jnp.sin(w["w"] @ x) * factor  # the factor
+
+    return cell
+
+
+@jitbatch
+def branching(w: Any, mode: Static[str], x: Any) -> Any:
+    x = w["w"] @ x
+    return jnp.sin(x) if mode.value == "sin" else jnp.cos(x)  # the branch
+
+
+@jitbatch
+def looping(w: Any, count: Static[int], x: Any) -> Any:
+    for _ in range(count.value):
+        x = w["w"] @ x
+    return x
+
+
+@jitbatch
+def layer(weight: Any, x: Any) -> Any:
+    return jnp.tanh(weight @ x)
+
+
+@jitbatch
+def picked(w: Any, which: Static[int], x: Any) -> Any:
+    return (w["w"] @ x)[which.value]  # the index
+
+
+@jitbatch
+def reduced(w: Any, axis: Static[int], x: Any) -> Any:
+    return jnp.max(w["w"] * x, axis=axis.value)  # the reduction
+
+
+@jitbatch
+def dropped(w: Any, key: Any, x: Any) -> Any:
+    return w["w"] @ jnp.where(jax.random.bernoulli(key, shape=(4,)), x, 0)
+
+
+def multiplied(factor: Any) -> Any:
+    @jitbatch
+    def cell(w: Any, x: Any) -> Any:
+        return jnp.multiply(jnp.sin(w["w"] @ x), factor)  # the factor
+
+    return cell
+
+
+FACTORS = {factor: multiplied(factor) for factor in (0.5, 0.75)}
+ARRAYS = {n: scaled(np.arange(n, n + 4, dtype=np.float32)) for n in (1, 2)}
+
+ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
+    "shapes": (
+        lambda: pooled.explain(PARAMS, [np.ones((17, 4)), np.ones((9, 4))]),
+        pooled,
+        "# the take",
+        ["`take` has shapes [17, 4] and [9, 4]", "Index rows one by one", "pad"],
+    ),
+    "dtypes": (
+        lambda: jitbatch(lambda w, x: projected(w, x)).explain(PARAMS, [X, X.astype(np.int32)]),
+        projected,
+        "# the product",
+        ["several dtypes", "float32 and int32", "jnp.asarray"],
+    ),
+    "a number closed over": (
+        lambda: jitbatch(lambda w, s: FACTORS[s[0].value](w, s[1])).explain(
+            PARAMS, [(Static(0.5), X), (Static(0.75), X)]
+        ),
+        FACTORS[0.5],
+        "# the factor",
+        ["a Python number in `mul", "is 0.5 and 0.75", "use an operator, or pass it as an argument"],
+    ),
+    "an array closed over": (
+        lambda: jitbatch(lambda w, s: ARRAYS[s[0].value](w, s[1])).explain(PARAMS, [(Static(1), X), (Static(2), X)]),
+        ARRAYS[1],
+        "# the factor",
+        ["constant array", "differs from call to call", "pass it as an argument"],
+    ),
+    "control flow": (
+        lambda: jitbatch(lambda w, s: branching(w, *s)).explain(PARAMS, [(Static("sin"), X), (Static("cos"), X)]),
+        branching,
+        "# the branch",
+        ["runs `sin` and `cos`", "control flow", "Static"],
+    ),
+    "a loop": (
+        lambda: jitbatch(lambda w, s: looping(w, *s)).explain(PARAMS, [(Static(1), X), (Static(3), X)]),
+        looping,
+        "@jitbatch",
+        ["runs 1 and 3 operations", "decorate what the loop repeats"],
+    ),
+    "parameters": (
+        lambda: jitbatch(lambda w, x: layer(w["w"], layer(w["v"], x))).explain(PARAMS, [X, 2 * X]),
+        layer,
+        "@jitbatch",
+        ["different parameters, w['v'] and w['w']", "stack the weights"],
+    ),
+    "an index": (
+        lambda: jitbatch(lambda w, s: picked(w, *s)).explain(PARAMS, [(Static(1), X), (Static(3), X)]),
+        picked,
+        "# the index",
+        ["an index into a computed array is 1 and 3", "argument"],
+    ),
+    "an option": (
+        lambda: jitbatch(lambda w, s: reduced(w, *s)).explain(PARAMS, [(Static(0), X), (Static(1), X)]),
+        reduced,
+        "# the reduction",
+        ["Options of an operation"],
+    ),
+    "a Python number here, an array there": (
+        lambda: jitbatch(lambda w, x: projected_scalar(w, x)).explain(PARAMS, [1.0, np.float32(2)]),
+        None,
+        "",
+        ["a Python number and an array", "jnp.asarray"],
+    ),
+    "keys": (
+        lambda: jitbatch(lambda w, s: dropped(w, *s)).explain(
+            PARAMS, [(key, X) for key in jax.random.split(jax.random.key(0), 8)]
+        ),
+        dropped,
+        "@jitbatch",
+        ["random key of its own in each of 8 calls", "dedupe"],
+    ),
+    "a chain": (
+        lambda: jitbatch(chain).explain(PARAMS, [np.ones((n, 4)) for n in (30, 2, 1, 1)]),
+        projected,
+        "@jitbatch",
+        ["wait for each other in a chain of 30", "larger minibatch"],
+    ),
+}
+
+
+@jitbatch
+def projected_scalar(w: Any, x: Any) -> Any:
+    return x * w["w"][0]
+
+
+def chain(w: Any, xs: Any) -> Any:
+    h = xs[0]
+    for x in xs:
+        h = projected(w, h + x)
+    return h
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_advice_tells_the_reason_and_the_line(name: str) -> None:
+    explain, fun, text, words = ADVICE[name]
+    report = explain()
+    found = [advice for advice in report.advice if all(word in advice.text for word in words)]
+    assert found, "\n".join(map(str, report.advice))
+    if fun is not None:
+        assert found[0].where == line(fun, text)
+        assert str(found[0]) in " ".join(str(report).replace("\n  ", " ").split())
+
+
+def test_what_is_batched_well_needs_no_advice() -> None:
+    workload = zoo.named("binary_tree")
+    assert [advice for advice in workload.batched.explain(*workload.draw(64)).advice if advice.where] == []
+
+
+def test_the_parts_of_a_call_on_a_list_are_not_taken_for_variants_of_it() -> None:
+    @jitbatch
+    def node(params: Any, x: Any, children: list[Any]) -> Any:
+        gates = sum(jnp.tanh(x + child @ params["v"]) * child for child in children)
+        return jnp.tanh(x @ params["w"] + sum(children) @ params["w"] + gates)
+
+    def encode(params: Any, tree: Any) -> Any:
+        x, children = tree
+        return node(params, x, [encode(params, child) for child in children]) if children else x * 2
+
+    def tree(*children: int) -> Any:
+        return X, [(X, [(X, [])] * child) for child in children]
+
+    report = jitbatch(encode).explain(PARAMS, [tree(1, 2), tree(3, 2, 2), tree(2), tree(2, 3, 4, 5)])
+    assert len([cell for cell in report.cells if cell.name.startswith("node")]) > 1  # it is opened
+    assert not [advice for advice in report.advice if "types instead of one" in str(advice)]
+
+
+def test_many_shapes_are_one_advice() -> None:
+    report = pooled.explain(PARAMS, [np.ones((n, 4)) for n in range(3, 12)])
+    (advice,) = [advice for advice in report.advice if "shapes" in advice.text]
+    assert "9 types instead of one" in advice.text
+    assert "(9 in all)" in advice.text

@@ -1,0 +1,71 @@
+"""Ranks: the layer of a node among those of its type, and orders of layers, on graphs by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jitbatch.ir.ranks import by_stage, find_layers, find_needs, longest_paths, order_layers
+
+# Types 0 and 1. Two chains, 0 -> 0 -> 1 and 1 -> 0: each node reads the one before it.
+KIND = np.array([0, 0, 1, 1, 0])
+STAGE = np.array([0, 1, 2, 0, 1])
+READER = np.array([1, 2, 4])
+READ = np.array([0, 1, 3])
+
+
+def test_a_layer_counts_the_nodes_of_the_same_type_below() -> None:
+    assert find_layers(KIND, STAGE, READER, READ).tolist() == [0, 1, 0, 0, 0]
+
+
+def test_nodes_of_other_types_between_do_not_count() -> None:
+    kind = np.array([0, 1, 1, 0])
+    nodes = np.arange(4)
+    assert find_layers(kind, nodes, nodes[1:], nodes[:-1]).tolist() == [0, 0, 1, 1]
+
+
+def test_the_longest_path_decides() -> None:
+    # Node 3 reads node 0 at once, and through two others.
+    reader, read = np.array([1, 2, 3, 3]), np.array([0, 1, 0, 2])
+    assert find_layers(np.zeros(4, int), np.arange(4), reader, read).tolist() == [0, 1, 2, 3]
+    assert longest_paths(4, by_stage(np.arange(4), reader, read)).tolist() == [0, 1, 2, 3]
+
+
+def test_nodes_that_do_not_count_pass_on_the_layers_below() -> None:
+    nodes = np.arange(3)
+    counted = np.array([True, False, True])
+    assert find_layers(np.zeros(3, int), nodes, nodes[1:], nodes[:-1], counted).tolist() == [0, 0, 1]
+
+
+def test_stages_hold_the_edges_into_their_nodes() -> None:
+    stages = by_stage(STAGE, READER, READ)
+    assert [stage.nodes.tolist() for stage in stages] == [[1, 4], [2]]
+    assert [stage.read.tolist() for stage in stages] == [[0, 3], [1]]
+    assert by_stage(np.zeros(2, int), np.zeros(0, int), np.zeros(0, int)) == []
+
+
+def test_a_need_is_the_highest_layer_of_another_type() -> None:
+    # Node 3 of type 1 reads all three nodes of a chain of type 0.
+    kind, layer = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0])
+    reader, read = np.array([1, 2, 3, 3, 3]), np.array([0, 1, 0, 2, 1])
+    assert find_needs(kind, layer, reader, read).T.tolist() == [[1, 0, 0, 2]]
+
+
+def test_an_order_runs_each_layer_after_its_needs() -> None:
+    layer = find_layers(KIND, STAGE, READER, READ)
+    needs = find_needs(KIND, layer, READER, READ)
+    # Layer 0 of type 1 reads layer 1 of type 0, and layer 0 of type 0 reads layer 0 of type 1: no order.
+    assert order_layers([2, 1], needs, range(2)) is None
+    first_chain = find_needs(KIND[:3], layer[:3], READER[:2], READ[:2])
+    assert order_layers([2, 1], first_chain, range(2)) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("order", "steps"), [((0, 1), [0, 1, 0, 1]), ((1, 0), [1, 0, 1, 0])])
+def test_types_take_turns_in_the_order_that_is_given(order: tuple[int, ...], steps: list[int]) -> None:
+    assert order_layers([2, 2], np.zeros((4, 0), int), order) == steps
+
+
+def test_nothing_has_an_order() -> None:
+    none = np.zeros(0, int)
+    assert find_layers(none, none, none, none).tolist() == []
+    assert order_layers([], np.zeros((4, 0), int), ()) == []

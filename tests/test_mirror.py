@@ -1,0 +1,63 @@
+"""Tests mirror the folders: each module has a test file of its name, or is named here with the tests that hold it."""
+
+from pathlib import Path
+
+import pytest
+
+import jitbatch as package
+
+ROOT = Path(package.__file__).parent
+TESTS = Path(__file__).parent
+
+ELSEWHERE = {
+    "batch/components": "schedule/test_rounds.py",
+    "batch/problem": "schedule/test_policies.py",
+    "execute/fused/lower": "execute/fused/test_program.py",
+    "inspect/plot": "inspect/test_page.py",
+    "inspect/report": "inspect/test_explain.py",
+    "plan/per_sample": "execute/test_per_sample.py",
+    "plan/saved/checks": "plan/saved/test_saved_file.py",
+    "plan/saved/content": "plan/saved/test_saved_file.py",
+    "plan/saved/schema": "plan/saved/test_saved_file.py",
+    "plan/saved/trees": "plan/saved/test_saved_file.py",
+    "plan/saved/values": "plan/saved/test_saved_file.py",
+    "plan/static": "plan/test_plan.py",
+    "record/known_numbers": "laws/test_computed_numbers.py",
+    "record/mutation": "util/test_errors.py",
+    "record/notes": "inspect/test_explain.py",
+    "step/capacity": "step/test_step_capacity.py",
+    "step/samples": "step/test_jit.py",
+}
+"""Modules that are tested through another one: what they do shows only there, or the name would not be unique."""
+
+WHOLE = ("cli", "data", "models")
+"""Stages that are tested through the command, or by kinds of data and of models."""
+
+MODULES = [
+    path.relative_to(ROOT).with_suffix("").as_posix()
+    for path in sorted(ROOT.rglob("*.py"))
+    if not path.stem.startswith("_") and path.relative_to(ROOT).parts[0] not in WHOLE
+]
+
+
+def file_of(module: str) -> str:
+    folder, _, name = module.rpartition("/")
+    prefix = "test_saved_" if folder.endswith("saved") else "test_"
+    return "/".join(filter(None, (folder, f"{prefix}{name}.py")))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_a_test_file(module: str) -> None:
+    file = ELSEWHERE.get(module, file_of(module))
+    assert (TESTS / file).exists(), f"write tests/{file}, or name the file that tests jitbatch/{module}.py in ELSEWHERE"
+
+
+@pytest.mark.parametrize("module", ELSEWHERE)
+def test_an_exception_is_still_needed(module: str) -> None:
+    assert module in MODULES, f"jitbatch/{module}.py is gone: remove it from ELSEWHERE"
+    assert not (TESTS / file_of(module)).exists(), f"tests/{file_of(module)} is there: remove the entry of ELSEWHERE"
+
+
+def test_base_names_of_test_files_are_unique() -> None:
+    names = [path.name for path in TESTS.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
