@@ -49,4 +49,4 @@ class Step:
 def operand_reads(arenas: tuple[int, ...], rows: np.ndarray) -> tuple[Read, ...]:
     """The reads of nodes with a fixed number of operands; `rows` is int [operands, nodes]."""
     nodes = np.arange(rows.shape[1])
-    return tuple(Read(arena, own, nodes) for arena, own in zip(arenas, rows, strict=True))
+    return tuple(Read(arena, own, nodes) for arena, own in zip(arenas, rows, strict=False))

@@ -72,10 +72,11 @@ def make_plan(
         executor, reason = EXECUTORS["dispatch"], "cells have effects"
     types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes))
     analysis = analyse(graphs, inputs, types, options.dedupe, least.shared)
+    if passes.verifies():
+        verify_analysis(analysis)
     assert executor.lower is not None
     lowered = executor.lower(analysis, POLICIES[options.policy], request)
     if passes.verifies():
-        verify_analysis(analysis)
         verify_lowered(analysis, lowered)
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
     leaves = len(out_classes[0]) if out_classes else 0

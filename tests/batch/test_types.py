@@ -60,7 +60,7 @@ def names(types: Any) -> list[str]:
 def counts(plan: Any) -> dict[str, int]:
     """How many nodes of each type a plan runs."""
     found: dict[str, int] = {}
-    for phase, table in zip(plan.static.program.phases, plan.tables, strict=True):
+    for phase, table in zip(plan.static.program.phases, plan.tables.unpack(), strict=True):
         blocks = phase.blocks if hasattr(phase, "blocks") else [phase.block]
         for block, total in zip(blocks, np.ravel(table["total"]), strict=True):
             found[block.kind.cell.name] = found.get(block.kind.cell.name, 0) + int(total)
@@ -247,7 +247,7 @@ def test_nodes_whose_outputs_are_read_differently_are_one_type() -> None:
 
     samples = sentences(1, 2, 5)
     plan = jitbatch(fun, executor="dispatch").plan(W, samples)
-    assert len({step.kind for step in plan.static.program.steps if step.kind.cell.name == "cell"}) == 1
+    assert len({step.kind for step in plan.static.program.step_shapes if step.kind.cell.name == "cell"}) == 1
     for executor in ("fused", "dispatch"):
         assert_same(jitbatch(fun, executor=executor).batch(W, samples), stack([fun(W, s) for s in samples]))
 
@@ -260,5 +260,5 @@ def test_a_shared_operand_is_a_row_where_any_call_has_a_row(order: tuple[int, ..
 
     samples = [(np.int32(token), np.float32([token, 1])) for token in (3, 5)]
     batched = jitbatch(fun, executor="dispatch")
-    assert len(batched.plan(W, samples).static.program.steps) == 1
+    assert len(batched.plan(W, samples).static.program.step_shapes) == 1
     assert_same(batched.batch(W, samples), stack([fun(W, s) for s in samples]))

@@ -26,7 +26,7 @@ def cell(w: Any, x: Any) -> Any:
 
 def kernels(plan: Any) -> list[StepKernel]:
     made = []
-    for step in plan.static.program.steps:
+    for step in plan.static.program.step_shapes:
         made.append(step_kernel(step.kind, step.flows, True))
     return made
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from jitbatch import Plan, jitbatch
-from jitbatch.execute.dispatch import verify_plan
 from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.verify import verify_steps
 from jitbatch.util.errors import PlanError, VerifyError
+from jitbatch.util.packed import pack
 from jitbatch.util.rounding import round_up
 
 W = np.float32([1.0, 2.0])
@@ -61,7 +62,7 @@ def test_a_summary_counts() -> None:
     assert (summary.samples, summary.nodes, summary.distinct) == (3, 6, 6)
     assert (summary.levels, summary.types, summary.steps) == (3, 1, 3)
     assert (summary.rows, summary.padded_rows) == (6, 6)
-    assert [step.width for step in plan.static.program.steps] == [3, 2, 1]
+    assert [step.width for step in plan.static.program.step_shapes] == [3, 2, 1]
     assert repr(plan) == (
         "Plan(3 samples: 6 nodes, 6 distinct, 3 levels, 1 types -> 3 steps (at least 3), width 2.0, 0% padding, "
         "dispatch)"
@@ -102,7 +103,7 @@ def test_plans_of_equal_structures_have_equal_static_parts() -> None:
 
 def test_a_permutation_of_samples_has_the_same_steps() -> None:
     forwards, backwards = encode.plan(W, trees()), encode.plan(W, trees()[::-1])
-    assert forwards.static.program.steps == backwards.static.program.steps
+    assert forwards.static.program.step_shapes == backwards.static.program.step_shapes
 
 
 # --- A plan is a value
@@ -194,11 +195,15 @@ def with_static(plan: Plan, **changes: Any) -> dict[str, Any]:
 
 
 def with_steps(plan: Plan, steps: Any) -> dict[str, Any]:
-    return with_static(plan, program=replace(plan.static.program, steps=steps))
+    return with_static(plan, program=replace(plan.static.program, step_shapes=steps))
+
+
+def tables_of(plan: Plan) -> Any:
+    return plan.tables.unpack()
 
 
 def with_tables(plan: Plan, **changes: Any) -> dict[str, Any]:
-    return {"tables": replace(plan.tables, **changes)}
+    return {"tables": pack(plan.tables.unpack() | changes)}
 
 
 BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
@@ -208,24 +213,34 @@ BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     ),
     "inputs are missing": ("inputs have the size they are padded to", lambda p: {"inputs": with_first(p.inputs, None)}),
     "an operand is missing": (
-        "step 0 has a row for each operand",
-        lambda p: with_tables(p, operands=with_first(p.tables.operands, p.tables.operands[0][:-1])),
+        "step 0 reads an operand for each row of its kind",
+        lambda p: with_tables(p, operands=with_first(tables_of(p)["operands"], tables_of(p)["operands"][0][:-1])),
     ),
     "a width is wrong": (
-        "step 0 has a row for each operand",
-        lambda p: with_steps(p, with_first(p.static.program.steps, replace(p.static.program.steps[0], width=4))),
+        "step 0 has no more nodes than rows",
+        lambda p: with_steps(
+            p, with_first(p.static.program.step_shapes, replace(p.static.program.step_shapes[0], width=2))
+        ),
     ),
     "a row is read too early": (
         "operands of step 0 are written before",
         lambda p: with_tables(
-            p, operands=with_first(p.tables.operands, p.tables.operands[0] * 0 + p.static.arenas[0].capacity - 1)
+            p,
+            operands=with_first(
+                tables_of(p)["operands"], tables_of(p)["operands"][0] * 0 + p.static.arenas[0].capacity - 1
+            ),
         ),
     ),
     "steps are exchanged": (
         "operands of step 0 are written before",
         lambda p: (
-            with_tables(p, operands=p.tables.operands[::-1], starts=p.tables.starts[::-1], counts=p.tables.counts[::-1])
-            | with_steps(p, p.static.program.steps[::-1])
+            with_tables(
+                p,
+                operands=tables_of(p)["operands"][::-1],
+                starts=tables_of(p)["starts"][::-1],
+                counts=tables_of(p)["counts"][::-1],
+            )
+            | with_steps(p, p.static.program.step_shapes[::-1])
         ),
     ),
     "an arena is too small": (
@@ -234,7 +249,7 @@ BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     ),
     "a step writes outside": (
         "step 0 writes inside its arenas",
-        lambda p: with_tables(p, starts=with_first(p.tables.starts, p.tables.starts[0] + 100)),
+        lambda p: with_tables(p, starts=with_first(tables_of(p)["starts"], tables_of(p)["starts"][0] + 100)),
     ),
 }
 
@@ -242,38 +257,38 @@ BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_plan_is_noticed(plan: Plan, name: str) -> None:
     law, breaks = BREAKS[name]
-    verify_plan(plan)
+    verify_steps(plan)
     with pytest.raises(VerifyError, match=f"plan: {law}"):
-        verify_plan(replace(plan, **breaks(plan)))
+        verify_steps(replace(plan, **breaks(plan)))
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        lambda p: with_tables(p, starts=with_first(p.tables.starts, p.tables.starts[0] * 0)),
+        lambda p: with_tables(p, starts=with_first(tables_of(p)["starts"], tables_of(p)["starts"][0] * 0)),
         lambda p: {"out_rows": (p.out_rows[0] + 1000,)},
         lambda p: {"out_rows": (p.out_rows[0] * 0 - 1,)},
-        lambda p: with_tables(p, operands=with_first(p.tables.operands, p.tables.operands[0] + 1000)),
-        lambda p: with_tables(p, operands=with_first(p.tables.operands, p.tables.operands[0] * 0 - 1)),
+        lambda p: with_tables(p, operands=with_first(tables_of(p)["operands"], tables_of(p)["operands"][0] + 1000)),
+        lambda p: with_tables(p, operands=with_first(tables_of(p)["operands"], tables_of(p)["operands"][0] * 0 - 1)),
     ],
     ids=["inputs are overwritten", "no such output", "negative output", "no such row", "negative row"],
 )
 def test_rows_out_of_range_are_noticed(plan: Plan, broken: Callable[[Plan], dict[str, Any]]) -> None:
     with pytest.raises(VerifyError, match="plan: "):
-        verify_plan(replace(plan, **broken(plan)))
+        verify_steps(replace(plan, **broken(plan)))
 
 
 def test_padding_that_is_read_is_noticed() -> None:
     xs = vectors(10)
     pairs = [(xs[i], xs[i + 1]) for i in range(0, 10, 2)]
     plan = encode.plan(W, [(pair, xs[0]) for pair in pairs])
-    first, second = plan.static.program.steps
+    first, second = plan.static.program.step_shapes
     assert first.width == second.width == 6  # five rows and one of padding
-    padding = plan.tables.starts[0][0] + 5
-    operands = plan.tables.operands[1].copy()
+    padding = tables_of(plan)["starts"][0][0] + 5
+    operands = tables_of(plan)["operands"][1].copy()
     operands[0, 0] = padding
     with pytest.raises(VerifyError, match="plan: "):
-        verify_plan(replace(plan, **with_tables(plan, operands=(plan.tables.operands[0], operands))))
+        verify_steps(replace(plan, **with_tables(plan, operands=(tables_of(plan)["operands"][0], operands))))
 
 
 def test_arenas_hold_shared_rows_inputs_and_results() -> None:

@@ -22,7 +22,7 @@ W = {"embed": jnp.ones((5, H)), "compose": jnp.ones((2 * H, 5 * H)), "out": jnp.
 def types_of(fun: Any, *args: Any) -> list[Any]:
     """The cells of a batch, one for each type of node."""
     whole = jitbatch(fun.__wrapped__, executor="dispatch")  # the fused executor splits cells
-    kinds = {step.kind for step in whole.plan(*args).static.program.steps}
+    kinds = {step.kind for step in whole.plan(*args).static.program.step_shapes}
     return sorted((kind.cell for kind in kinds), key=lambda cell: cell.digest)
 
 

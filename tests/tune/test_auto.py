@@ -17,7 +17,7 @@ from zoo import assert_same, gradients, named
 
 from jitbatch import Plan, Static, decorator, jitbatch
 from jitbatch.tune import auto
-from jitbatch.tune.cost import ON_CPU, fused_seconds, load_of, loop_seconds, structures_price
+from jitbatch.tune.cost import ON_CPU, fused_seconds, load_of, per_sample_seconds, structures_price
 
 WIDTH = 4
 WEIGHTS = jnp.asarray(np.random.default_rng(0).normal(size=(WIDTH, WIDTH)) / 2, jnp.float32)
@@ -212,7 +212,7 @@ def test_a_program_is_bought_when_it_would_have_paid() -> None:
         again = repr(batched.plan(WEIGHTS, samples))
     (context,) = batched._planner.contexts
     costs, load = replace(ON_CPU, **cheap), load_of(list(context.graphs))
-    saving = fused_seconds(load, costs) - loop_seconds(load, costs)
+    saving = fused_seconds(load, costs) - per_sample_seconds(load, costs)
     assert calls == math.ceil(structures_price(load, costs) / saving) > 2
     assert "loop: one sample; predicted 0.0" in again
     assert f"against {1e3 * fused_seconds(load, costs):.2g} ms" in again

@@ -19,7 +19,7 @@ from jitbatch.tune.cost import (
     fused_seconds,
     known_costs,
     load_of,
-    loop_seconds,
+    per_sample_seconds,
     structures_price,
     whole_seconds,
     work_of,
@@ -83,10 +83,10 @@ def test_load_of_a_batch() -> None:
 
 def test_one_sample_is_fastest_alone_and_many_are_not() -> None:
     one, many = load(20), load(*range(10, 74))
-    assert loop_seconds(one, ON_CPU) < fused_seconds(one, ON_CPU) < dispatch_seconds(one, ON_CPU)
-    assert fused_seconds(many, ON_CPU) < loop_seconds(many, ON_CPU)
+    assert per_sample_seconds(one, ON_CPU) < fused_seconds(one, ON_CPU) < dispatch_seconds(one, ON_CPU)
+    assert fused_seconds(many, ON_CPU) < per_sample_seconds(many, ON_CPU)
     equal = load(*[20] * 64)
-    assert whole_seconds(equal, ON_CPU) < loop_seconds(equal, ON_CPU)
+    assert whole_seconds(equal, ON_CPU) < per_sample_seconds(equal, ON_CPU)
 
 
 def test_programs_of_structures_cost_by_their_nodes() -> None:
