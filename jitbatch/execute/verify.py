@@ -1,4 +1,4 @@
-"""Checks between the passes of planning; tests switch them on (`context.verify`).
+"""Checks between the passes of planning; tests switch them on (`util/passes`).
 
 Each function holds the result of one pass against the documented invariants of what it made, and raises `VerifyError`
 naming the one that is broken. Graphs, schedules and steps check themselves (`Graph.verify`, `Problem.verify`).
@@ -99,7 +99,7 @@ def verify_steps(plan: Any) -> None:
             raise VerifyError(f"plan: {law}")
 
     static = plan.static
-    written = [np.zeros(arena.capacity, bool) for arena in static.arenas]
+    written, made = ([np.zeros(arena.capacity, bool) for arena in static.arenas] for _ in range(2))
 
     def check_read(arena: int, rows: np.ndarray, what: str) -> None:
         check(np.all((rows >= 0) & (rows < len(written[arena]))), f"{what} are rows of the arena")
@@ -117,8 +117,8 @@ def verify_steps(plan: Any) -> None:
             check_read(arena, rows, f"operands of step {place}")
         for arena, rows in step.writes:
             check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {place} writes inside its arenas")
-            check(not written[arena][rows].any(), f"step {place} writes over no earlier results")
-            written[arena][rows] = True
+            check(not made[arena][rows].any(), f"step {place} writes over no earlier results")
+            written[arena][rows] = made[arena][rows] = True
     for places, rows in zip(
         static.out_arenas if static.out == "list" else static.out_arenas[0], plan.out_rows, strict=True
     ):

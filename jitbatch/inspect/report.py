@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jitbatch.execute.memory import Memory
-from jitbatch.inspect import plot
 from jitbatch.inspect.page import page, table_html
 from jitbatch.inspect.terminal import as_text
 from jitbatch.util.caches import CacheInfo
@@ -147,7 +146,7 @@ class Advice:
 class Report:
     """What happened to a batch: made by `f.explain(...)` and `plan.explain()`.
 
-    It prints as a table, and a notebook shows it as one; `to_html` writes a page with drawings, `plot` makes a figure.
+    It prints as a table, and a notebook shows it as one; `to_html` writes a page with drawings.
 
     Attributes:
         function, where: the batched function, and its file and line.
@@ -223,7 +222,3 @@ class Report:
         # Names of files may hold bytes that are no text: Python has surrogates for them, which UTF-8 has not.
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page(self))
-
-    def plot(self) -> Any:
-        """The same drawings as a matplotlib figure."""
-        return plot.plot(self)

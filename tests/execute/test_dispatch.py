@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from jitbatch import clear_caches, jitbatch
-from jitbatch.execute import dispatch
+from jitbatch.execute import arenas, dispatch
 from jitbatch.execute.dispatch import StepKernel, step_kernel
-from jitbatch.plan import run as run_module
 from jitbatch.plan.run import execute
 
 W = np.float32([1.0, 2.0])
@@ -134,9 +133,9 @@ def test_kernels_are_cleared_with_the_other_caches() -> None:
     clear_caches()
     jitbatch(lambda w, x: (w + 1.0) * x * 7.125, executor="dispatch").batch(W, list(XS))
     assert dispatch._kernels.info().currsize == 1
-    assert run_module._shared_programs.info().currsize == 1
+    assert arenas._shared_programs.info().currsize == 1
     clear_caches()
-    assert dispatch._kernels.info().currsize == run_module._shared_programs.info().currsize == 0
+    assert dispatch._kernels.info().currsize == arenas._shared_programs.info().currsize == 0
 
 
 def test_padding_is_a_row_of_its_own_step() -> None:

@@ -74,7 +74,7 @@ def test_samples_are_differentiated_and_plans_are_not() -> None:
 def test_a_plan_is_a_pytree_and_says_what_it_is() -> None:
     plan = CHAINS.plan(PARAMS, SAMPLES)
     assert repr(plan) == (
-        "Plan(4 samples: 4 nodes, 4 distinct, 1 levels, 3 types -> 4 steps, width 1.0, 0% padding, loop)"
+        "Plan(4 samples: 4 nodes, 4 distinct, 1 levels, 3 types -> 4 steps, width 1.0, 0% padding, per_sample)"
     )
     assert str(plan).splitlines()[1:] == [
         "  structure 0: 2 samples", "  structure 1: 1 samples", "  structure 2: 1 samples"

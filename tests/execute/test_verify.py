@@ -12,7 +12,6 @@ import pytest
 from jitbatch import jitbatch
 from jitbatch.batch import analysis
 from jitbatch.execute.fused import lower
-from jitbatch.plan import plan as plan_module
 from jitbatch.util.errors import VerifyError
 
 W = jnp.ones(2)
@@ -54,12 +53,12 @@ def test_inputs_in_the_rows_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_values_in_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lower(*args: Any) -> Any:
+    def overlapping(*args: Any) -> Any:
         lowered = original(*args)
         return replace(lowered, value_row=np.minimum(lowered.value_row, lowered.value_row.max() - 1))
 
     original = lower.lower
-    monkeypatch.setattr(plan_module._fuse, "lower", lower)
+    monkeypatch.setattr(lower, "lower", overlapping)
     with pytest.raises(VerifyError, match="two values lie in one row"):
         plan()
 

@@ -14,7 +14,7 @@ from jitbatch import Static, jitbatch
 from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.inspect.executed import read_back
 from jitbatch.ir.ranks import by_stage, longest_paths
-from jitbatch.plan import plan as plan_module
+from jitbatch.plan import make
 from jitbatch.record.context import SharedArguments
 
 NAMES = [
@@ -31,7 +31,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> tuple
         analyses.append(analyse(*args))
         return analyses[-1]
 
-    monkeypatch.setattr(plan_module, "analyse", remember)
+    monkeypatch.setattr(make, "analyse", remember)
     workload = zoo.named(name)
     params, samples = workload.draw(6)
     plan = jitbatch(workload.fun, **options).plan(params, samples)

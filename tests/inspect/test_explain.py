@@ -151,7 +151,7 @@ def test_methods_and_the_loop_executor() -> None:
     jax.tree_util.register_pytree_node(Model, lambda m: ((), None), lambda *_: Model())
     report = Model().score.explain([X, X, X[:1]])
     assert [cell.calls for cell in report.cells] == [2, 1]
-    assert "executor='loop'" in report.reason
+    assert "executor='per_sample'" in report.reason
     assert "loop" in str(report)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import re
 import shutil
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import zoo
 
 from jitbatch import Report, Static, jitbatch
 from jitbatch.inspect.page import colour
-from jitbatch.inspect.plot import place_nodes
-from jitbatch.inspect.report import Advice, NodeReport
+from jitbatch.inspect.report import Advice
 
 
 @pytest.fixture(scope="module")
@@ -235,39 +232,3 @@ def test_a_batch_of_the_loop_executor_has_a_page_too(browser: Any, tmp_path: Pat
     page, wrong = opened(browser, report, tmp_path / "report.html")
     assert wrong == []
     assert "There is no graph to draw" in page.locator("main").inner_text()
-
-
-# --- A figure
-
-
-def test_the_figure_draws_the_same(report: Report, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="no figure: matplotlib is not installed")
-    figure = report.plot()
-    batch, time, sample = figure.axes
-    lanes = sum(len(cell.parts) for cell in report.cells)
-    assert len(batch.get_yticklabels()) == lanes
-    assert len(time.patches) == len(report.step_list)
-    assert len(sample.texts) == len(report.sample_nodes)
-    figure.savefig(tmp_path / "report.png")
-
-
-def test_a_dollar_in_a_name_is_no_formula(report: Report, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="no figure: matplotlib is not installed")
-    cells = tuple(replace(cell, name="$\\frac$") for cell in report.cells)
-    figure = replace(report, function="$\\frac$", cells=cells).plot()
-    figure.savefig(tmp_path / "report.png")
-    assert figure.axes[0].get_yticklabels()[0].get_text().startswith("$\\frac$")
-
-
-def test_nodes_are_placed_below_what_reads_them_and_apart() -> None:
-    # A diamond with a chain beside it.
-    reads = [(), (), (0,), (0, 1), (2, 3), (4, 1)]
-    nodes = [NodeReport(0, 0, 0, one) for one in reads]
-    x, y = place_nodes(nodes)
-    for number, node in enumerate(nodes):
-        assert all(y[read] < y[number] for read in node.reads)
-    places = np.array([x, y]).T
-    assert len(np.unique(places, axis=0)) == len(nodes)
-    for level in set(y):
-        here = sorted(x[n] for n in range(len(nodes)) if y[n] == level)
-        assert all(b - a >= 0.89 for a, b in itertools.pairwise(here))

@@ -37,7 +37,7 @@ def test_types_of_one_name_are_told_apart_by_their_shapes(executor: str) -> None
 
     @jitbatch
     def scaled(w: Any, x: Any) -> Any:
-        return jnp.tanh(w * x)
+        return jnp.tanh(w * x) + 0.0625  # of no other test: cells are named by who made them first
 
     fun = jitbatch(lambda w, xs: sum(jnp.sum(scaled(w, x)) for x in xs), executor=executor)
     assert "scaled x" in str(fun.plan(2.0, [(1.0, 2.0)]))

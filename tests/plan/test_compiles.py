@@ -16,7 +16,8 @@ import pytest
 import jitbatch as jb
 import jitbatch as package
 from jitbatch import JitbatchError, Static, assert_max_compiles, jitbatch
-from jitbatch.plan import run as run_module
+from jitbatch.execute import arenas
+from jitbatch.execute.fused import executor as fused_executor
 
 
 @jitbatch
@@ -216,4 +217,4 @@ def test_programs_that_close_over_tracers_are_not_kept(executor: Any) -> None:
 
     for _ in range(3):
         assert np.isclose(jax.grad(loss)(1.0), 3 * (np.sin(1.0) + 3 * np.cos(1.0)), rtol=1e-5)
-    assert len(run_module._shared_programs._entries) == len(run_module._programs._entries) == 0
+    assert len(arenas._shared_programs._entries) == len(fused_executor._programs._entries) == 0

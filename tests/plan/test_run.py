@@ -13,7 +13,8 @@ from jax import Array
 from zoo import INPUT, Params, assert_bits, assert_same, normal, rnn_params, stack
 
 from jitbatch import clear_caches, jitbatch
-from jitbatch.plan import run as run_module
+from jitbatch.execute import arenas
+from jitbatch.execute.fused import executor as fused_executor
 
 EXECUTORS = ("fused", "dispatch")
 PARAMS = rnn_params(jax.random.key(0))
@@ -78,12 +79,12 @@ def test_clear_caches_forgets_programs_and_changes_no_result() -> None:
     batched = jitbatch(states, executor="fused")
     plan = batched.plan(PARAMS, SAMPLES)
     before = batched.batch(PARAMS, plan)
-    assert run_module._programs.info().currsize
+    assert fused_executor._programs.info().currsize
     assert batched.batch(PARAMS, plan) is not None
-    assert run_module._programs.info().hits
+    assert fused_executor._programs.info().hits
     clear_caches()
-    assert run_module._programs.info() == (0, 0, run_module._programs.maxsize, 0)
-    assert run_module._shared_programs.info().currsize == 0
+    assert fused_executor._programs.info() == (0, 0, fused_executor._programs.maxsize, 0)
+    assert arenas._shared_programs.info().currsize == 0
     assert_bits(batched.batch(PARAMS, plan), before)
     assert_bits(batched.batch(PARAMS, batched.plan(PARAMS, SAMPLES)), before)
 
@@ -94,7 +95,7 @@ def test_plans_with_equal_static_parts_share_a_program() -> None:
     first = batched.plan(PARAMS, SAMPLES)
     batched.batch(PARAMS, first)
     batched.batch(PARAMS, batched.plan(PARAMS, [-xs for xs in SAMPLES]))
-    assert run_module._programs.info().currsize == 1
+    assert fused_executor._programs.info().currsize == 1
 
 
 def test_lists_of_results_compile_for_rounded_sizes() -> None:
@@ -107,10 +108,10 @@ def test_lists_of_results_compile_for_rounded_sizes() -> None:
         for x, (scaled, half) in zip(xs, halves.batch(jnp.float32(2), list(xs)), strict=True):
             assert_bits((scaled, half), (2 * x, x / 2))
 
-    before = run_module._take._cache_size()
+    before = arenas._take._cache_size()
     for samples in range(13, 25):
         run(samples)
-    assert run_module._take._cache_size() - before <= 4  # of twelve sizes
+    assert arenas._take._cache_size() - before <= 4  # of twelve sizes
 
 
 def test_shared_values_that_are_read_along_many_paths() -> None:

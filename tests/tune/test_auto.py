@@ -71,7 +71,7 @@ def reference(samples: list[Any]) -> Any:
 
 @pytest.mark.parametrize(
     ("costs", "way"),
-    [(LOOP, "loop subgraph"), (WHOLE, "fused graph"), (FIRST, "fused subgraph")],
+    [(LOOP, "per_sample subgraph"), (WHOLE, "fused graph"), (FIRST, "fused subgraph")],
     ids=["loop", "whole", "first"],
 )
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_batches_of_samples_equal_the_plain_loop(name: str, costs: dict[str, flo
 
 
 @pytest.mark.parametrize(
-    ("costs", "way"), [(LOOP, "loop subgraph"), (WHOLE, "fused graph"), (FIRST, "fused subgraph")],
+    ("costs", "way"), [(LOOP, "per_sample subgraph"), (WHOLE, "fused graph"), (FIRST, "fused subgraph")],
     ids=["loop", "whole", "first"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["ints_and_bools", pytest.param("binary_tree", marks=pytest.mark.slow)])
@@ -143,7 +143,7 @@ def test_samples_that_are_differentiated() -> None:
         got = jax.grad(lambda s: batched.batch(WEIGHTS, s).sum())(samples)
     wanted = jax.grad(lambda s: sum(chain(WEIGHTS, sample).sum() for sample in s))(samples)
     assert_same(got, wanted, rtol=1e-4, atol=1e-5)
-    assert ran == ["loop subgraph"]
+    assert ran == ["per_sample subgraph"]
 
 
 @pytest.mark.parametrize("out", [pytest.param("list", marks=pytest.mark.slow), "ragged"])
@@ -208,7 +208,7 @@ def test_a_program_is_bought_when_it_would_have_paid() -> None:
     batched, samples = jitbatch(chain, granularity="subgraph"), chains(6)
     cheap = {"program": 5e-3, "equation": 1e-5}
     with choosing(1.0, **cheap):
-        calls = calls_until(" loop", lambda: repr(batched.plan(WEIGHTS, samples)))
+        calls = calls_until(" per_sample", lambda: repr(batched.plan(WEIGHTS, samples)))
         again = repr(batched.plan(WEIGHTS, samples))
     (context,) = batched._planner.contexts
     costs, load = replace(ON_CPU, **cheap), load_of(list(context.graphs))
@@ -248,7 +248,7 @@ def test_repeated_batches_are_fused_and_share_programs() -> None:
 def test_many_structures_do_not_get_programs_of_their_own() -> None:
     batched = jitbatch(chain)
     with choosing(**LOOP):
-        assert " loop" in repr(batched.plan(WEIGHTS, chains(2)))
+        assert " per_sample" in repr(batched.plan(WEIGHTS, chains(2)))
         batched.plan(WEIGHTS, chains(*range(1, auto.MAX_FEW + 2)))
         assert " fused)" in repr(batched.plan(WEIGHTS, chains(3)))
 
@@ -257,7 +257,7 @@ def test_a_limited_number_of_batches_gets_programs() -> None:
     batched = jitbatch(chain)
     with choosing(**LOOP):
         told = [repr(batched.plan(WEIGHTS, chains(2, *[1] * number))) for number in range(auto.MAX_FEW + 2)]
-    assert sum(" loop" in one for one in told) == auto.MAX_FEW
+    assert sum(" per_sample" in one for one in told) == auto.MAX_FEW
 
 
 def test_what_was_asked_for_is_not_changed() -> None:
@@ -265,7 +265,7 @@ def test_what_was_asked_for_is_not_changed() -> None:
     with choosing(**LOOP) as ran:
         for executor in ("fused", "dispatch", "per_sample"):
             jitbatch(chain, executor=executor, granularity="subgraph").batch(WEIGHTS, samples)
-    assert ran == ["fused subgraph", "dispatch subgraph", "loop subgraph"]
+    assert ran == ["fused subgraph", "dispatch subgraph", "per_sample subgraph"]
 
 
 def test_sizes_are_those_of_the_granularity() -> None:
