@@ -74,7 +74,7 @@ def test_the_function_is_kept() -> None:
     assert inspect.unwrap(scaled) is scaled.__wrapped__
     assert callable(scaled)
     assert "scaled" in repr(scaled)
-    assert "test_api.py:" in repr(scaled)
+    assert "test_decorator.py:" in repr(scaled)
 
 
 def test_attributes_of_the_function_are_kept() -> None:

@@ -268,6 +268,8 @@ class Planner:
         context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders))
         if context.is_full:
             self.contexts.discard(key)
+            for dropped in (context, *context.others):
+                self._choosers.pop(dropped, None)
             return self.contexts.put(key, Context(fun, granularity, orders, before=context))
         return context.in_order(orders)
 

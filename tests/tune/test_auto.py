@@ -214,7 +214,7 @@ def test_a_program_is_bought_when_it_would_have_paid() -> None:
     costs, load = replace(ON_CPU, **cheap), load_of(list(context.graphs))
     saving = fused_seconds(load, costs) - per_sample_seconds(load, costs)
     assert calls == math.ceil(structures_price(load, costs) / saving) > 2
-    assert "loop: one sample; predicted 0.0" in again
+    assert "per_sample: one sample; predicted 0.0" in again
     assert f"against {1e3 * fused_seconds(load, costs):.2g} ms" in again
 
 

@@ -452,9 +452,9 @@ def test_copies_are_seen() -> None:
 
 @pytest.mark.parametrize("cell", ["plain", "scaled"])
 def test_no_arena_is_copied_inside_a_loop(cell: str) -> None:
-    here = Path(__file__).parents[2]
+    here, tests = Path(__file__).parent, Path(__file__).parents[2]
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    env["PYTHONPATH"] = os.pathsep.join([str(here), str(here.parent)])
+    env["PYTHONPATH"] = os.pathsep.join([str(here), str(tests), str(tests.parent)])
     done = subprocess.run([sys.executable, "-c", PROGRAM, cell], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     bodies, lines = loop_lines(done.stdout)

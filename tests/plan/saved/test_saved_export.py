@@ -151,6 +151,6 @@ def test_plans_of_single_samples_are_refused() -> None:
     fun = jitbatch(lambda w, x: w * x, executor="per_sample")
     plan: Plan = fun.plan(W, [1.0])
     exported = export.export(jax.jit(fun.batch))(W, plan)
-    with pytest.raises(PlanError, match="a plan for the loop executor holds compiled programs"):
+    with pytest.raises(PlanError, match="a plan for the per_sample executor holds compiled programs"):
         written_and_read(exported)
     assert issubclass(PlanError, JitbatchError)

@@ -182,9 +182,11 @@ def saved_by(fun: Any, params: Any = PARAMS) -> Plan:
 
 def test_plans_of_the_loop_executor() -> None:
     plan = jitbatch(chain, executor="per_sample").plan(PARAMS, ROWS)
-    with pytest.raises(PlanError, match="loop executor holds compiled programs: save the samples, and plan them again"):
+    with pytest.raises(
+        PlanError, match="per_sample executor holds compiled programs: save the samples, and plan them again"
+    ):
         pickle.dumps(plan)
-    with pytest.raises(PlanError, match="loop executor holds compiled programs"):
+    with pytest.raises(PlanError, match="per_sample executor holds compiled programs"):
         pickle.dumps(jitbatch(lambda w, x: w * x, executor="per_sample").plan(2.0, [1.0]))
 
 
