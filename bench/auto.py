@@ -2,8 +2,7 @@
 
 Run with `python bench/auto.py`. Two workloads: one tree, again and again; and samples that share no cell type, each
 with weights of its own shape. What `auto` settles for is measured, so it is given less patience than it has by default.
-`step` is a plan made and run in a jitted function for every call, `batch` is `.batch` on the samples. Predictions are
-of built-in costs, unless `jitbatch.calibrate()` has stored others on this machine.
+`step` is a plan made and run in a jitted function for every call, `batch` is `.batch` on the samples.
 """
 
 import argparse
