@@ -105,7 +105,7 @@ def problems(draw: Any) -> tuple[Problem, np.ndarray, list[int]]:
 def test_rounds(policy: str, drawn: tuple[Problem, np.ndarray, list[int]]) -> None:
     """A node runs after what it reads in the loop: in an earlier round, or in the same and of an earlier type."""
     problem, members, types = drawn
-    rounds = rounds_of(problem, members, types, POLICIES[policy], verify=True)
+    rounds = rounds_of(problem, members, types, POLICIES[policy])
     assert rounds.shape == members.shape
     when = {int(node): (int(r), types.index(int(problem.type[node]))) for node, r in zip(members, rounds, strict=True)}
     for reader, read in zip(problem.reader.tolist(), problem.read.tolist(), strict=True):
@@ -119,7 +119,7 @@ def test_rounds_of_a_chain_and_of_types_that_alternate() -> None:
     def rounds(kinds: list[int], types: list[int]) -> list[int]:
         nodes = np.arange(len(kinds))
         problem = Problem(np.array(kinds), nodes, nodes[1:], nodes[:-1])
-        return rounds_of(problem, nodes, types, POLICIES["depth"], verify=True).tolist()
+        return rounds_of(problem, nodes, types, POLICIES["depth"]).tolist()
 
     assert rounds([0, 0, 0], [0]) == [0, 1, 2]
     assert rounds([0, 1, 0, 1], [0, 1]) == [0, 0, 1, 1]
@@ -130,5 +130,5 @@ def test_a_loop_of_types_that_the_batch_lacks() -> None:
     none = np.zeros(0, np.int64)
     problem = Problem(np.array([0, 0]), np.array([0, 0]), none, none)
     for types in ((1,), (1, 2)):
-        assert rounds_of(problem, none, types, POLICIES["auto"], verify=True).tolist() == []
-    assert rounds_of(problem, np.array([0, 1]), (0, 3), POLICIES["auto"], verify=True).tolist() == [0, 0]
+        assert rounds_of(problem, none, types, POLICIES["auto"]).tolist() == []
+    assert rounds_of(problem, np.array([0, 1]), (0, 3), POLICIES["auto"]).tolist() == [0, 0]

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jitbatch.batch.activity import without_flow
+from jitbatch.core.layout import PAIR_WIDTH
 from jitbatch.execute.fused.derivative import with_rule
-from jitbatch.execute.fused.pair_sums import PAIR_WIDTH
 from jitbatch.execute.segments import chunk_sums, gather, scatter_sums
 from jitbatch.execute.weight_uses import cut_cell
 from jitbatch.ir.tables import ROW, Kind
