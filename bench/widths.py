@@ -31,7 +31,8 @@ def steps(fun: Any, params: Any, samples: Sequence[Any], widths: tuple[int, ...]
     """Inference and training of a minibatch, compiled for these widths."""
     chunk_widths.WIDTHS, chunk_widths.LAUNCH = widths, launch
     chunk_widths.overshoot.cache_clear()
-    chunk_widths._best.cache_clear()
+    for known in (chunk_widths.best_chunks, chunk_widths.nodes_for, chunk_widths.widths_for):
+        known.cache_clear()
     clear_caches()
     plan = jax.device_put(fun.plan(params, samples))
 

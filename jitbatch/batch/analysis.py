@@ -1,26 +1,23 @@
-"""The analysis of a batch that no executor is needed for: types, equal calls merged, the nodes to be scheduled.
+"""The analysis of a batch that no executor is needed for: types, equal calls merged, the nodes to be scheduled."""
 
-Everything here works on whole arrays, never on single nodes.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from jitbatch.batch.activity import Flows, every_flow
-from jitbatch.batch.dedupe import merge_calls
 from jitbatch.batch.inputs import PackedInputs, pack_inputs
-from jitbatch.batch.join import Batch, Piece, join
-from jitbatch.batch.problem import Problem
+from jitbatch.batch.problem import Problem, problem_of
 from jitbatch.batch.retype import typed
 from jitbatch.batch.types import Types
+from jitbatch.core.reference.batch import Batch
+from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.tables import Tables
-from jitbatch.util import compat
-from jitbatch.util.csr import offsets, ranges
+from jitbatch.util.csr import ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,46 +26,43 @@ class Analysis:
 
     Attributes:
         types: the types of its nodes.
-        pieces, batch: the graphs in terms of these types, one by one and joined.
+        graphs, batch: the graphs in terms of these types, one by one and joined.
         packed: its input rows.
         shared_rows: for each class the shared values that are needed as rows; in the arena the inputs come after them.
-        value_row: int [values]; the rows of inputs and shared values, -1 for what nodes make.
-        leader: int [nodes]; the first node that computes the same.
-        nodes: int; the distinct nodes, which are their own leaders.
     """
 
     tables: Tables
     types: Types
-    pieces: list[Piece]
+    graphs: list[TypedGraph]
     batch: Batch
     packed: PackedInputs
     shared_rows: list[tuple[int, ...]]
-    value_row: np.ndarray
-    leader: np.ndarray
-    nodes: np.ndarray
+
+    @property
+    def value_row(self) -> np.ndarray:
+        """int32 [values]; the rows of inputs and shared values, -1 for what nodes make."""
+        return self.batch.value_row
+
+    @property
+    def leader(self) -> np.ndarray:
+        """int32 [nodes]; the first node that computes the same."""
+        return self.batch.leader
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """int32; the distinct nodes, which are their own leaders."""
+        return self.batch.nodes
 
     @cached_property
     def problem(self) -> Problem:
         """What is to be scheduled: the distinct nodes, renumbered."""
-        batch, nodes = self.batch, self.nodes
-        renumber = np.full(len(self.leader), -1)
-        renumber[nodes] = np.arange(len(nodes))
-        counts = batch.arity[nodes]
-        read = batch.producer[batch.operands[ranges(batch.operand_start[nodes], counts)]]
-        inner = read >= 0
-        return Problem(
-            type=batch.type[nodes],
-            level=batch.level[nodes],
-            reader=np.arange(len(nodes)).repeat(counts)[inner],
-            read=renumber[self.leader[read[inner]]],
-        )
+        return problem_of(self.batch)
 
     @property
     def flows(self) -> Flows:
         """Through which row operands of each type a derivative can pass. Inputs of an outer transformation may have
         one themselves."""
-        is_traced = any(map(compat.is_tracer, self.packed.rows.values()))
-        return every_flow(self.types.kinds) if is_traced else self.types.flows
+        return every_flow(self.types.kinds) if self.packed.is_traced else self.types.flows
 
     @property
     def first_free_row(self) -> np.ndarray:
@@ -84,8 +78,9 @@ class Analysis:
     def place_merged(self, value_row: np.ndarray) -> None:
         """Enter the rows of merged values: they lie where their leaders' do."""
         merged = np.flatnonzero(self.leader != np.arange(len(self.leader)))
-        values, of_leaders = self.batch.merged_values(merged, self.leader)
-        value_row[values] = value_row[of_leaders]
+        made = self.types.made[self.batch.type[merged]]
+        first, of_leaders = self.batch.first_value[merged], self.batch.first_value[self.leader[merged]]
+        value_row[ranges(first, made)] = value_row[ranges(of_leaders, made)]
 
     def operand_rows(self, nodes: np.ndarray, value_row: np.ndarray, count: int) -> np.ndarray:
         """int [operands, nodes]; where the operands of some nodes lie, which read `count` values each."""
@@ -94,8 +89,9 @@ class Analysis:
 
     def terms(self, nodes: np.ndarray, value_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of nodes that read any number of values: int [terms], where these lie, and int [nodes], how many each has."""
-        counts = self.batch.arity[nodes]
-        return value_row[self.batch.operands[ranges(self.batch.operand_start[nodes], counts)]], counts
+        start = self.batch.operand_start
+        counts = start[nodes + 1] - start[nodes]
+        return value_row[self.batch.operands[ranges(start[nodes], counts)]], counts
 
 
 def analyse(
@@ -111,36 +107,41 @@ def analyse(
         shared: further shared values that are to be rows.
     """
     tables = graphs[0].tables
-    pieces = typed(graphs, types)
-    batch = join(pieces, types.made)
-    shared_rows, shared_position = _shared_rows(batch, tables, shared)
-    packed = pack_inputs(pieces, inputs, batch, tables, dedupe)
-
-    value_row = np.full(batch.values, -1, np.int64)
-    value_row[batch.shared_values] = shared_position[batch.shared_numbers]
-    shared_count = np.array([len(rows) for rows in shared_rows])
-    value_row[batch.input_values] = packed.row + shared_count[batch.input_class]
-
-    leader = nodes = np.arange(len(batch.type))
-    if dedupe:
-        # A number for every value, equal for inputs and shared values in the same row.
-        class_start = offsets(shared_count + packed.counts)
-        value_key = class_start[-1] + np.arange(batch.values)
-        value_key[batch.input_values] = class_start[batch.input_class] + value_row[batch.input_values]
-        shared_class = np.array(tables.shared_class, np.int64)[batch.shared_numbers]
-        value_key[batch.shared_values] = class_start[shared_class] + value_row[batch.shared_values]
-        may_merge = np.array([kind.cell.may_merge for kind in types.kinds], bool)
-        leader = merge_calls(batch, may_merge, value_key)
-        nodes = np.flatnonzero(leader == nodes)
-    return Analysis(tables, types, pieces, batch, packed, shared_rows, value_row, leader, nodes)
+    typed_graphs = typed(graphs, types)
+    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables)
+    packed = pack_inputs(inputs, types, tables)
+    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables)
+    batch = types.table.batch(typed_graphs, packed.read, *positions, dedupe)
+    return Analysis(tables, types, typed_graphs, batch, packed, shared_rows)
 
 
-def _shared_rows(batch: Batch, tables: Tables, further: Iterable[int]) -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """For each class the shared values that are needed as rows, and the row of each shared value."""
+class SharedRows(NamedTuple):
+    """The shared values that are rows, as the core reads them.
+
+    Attributes:
+        value_class, row: int32 [shared values]; the class of each, and its row, -1 for those that are no rows.
+        counts: int32 [classes]; how many of each class there are.
+    """
+
+    value_class: np.ndarray
+    row: np.ndarray
+    counts: np.ndarray
+
+
+def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables) -> SharedRows:
+    """The positions of shared values, given those that are rows for some classes."""
+    value_class = np.array(tables.shared_class, np.int32)
+    row = np.full(len(value_class), -1, np.int32)
+    counts = np.zeros(len(tables.classes), np.int32)
+    for number, own in rows.items():
+        row[list(own)] = range(len(own))
+        counts[number] = len(own)
+    return SharedRows(value_class, row, counts)
+
+
+def _shared_rows(numbers: set[int], tables: Tables) -> list[tuple[int, ...]]:
+    """For each class the shared values that are needed as rows."""
     rows: list[tuple[int, ...]] = [()] * len(tables.classes)
-    position = np.full(len(tables.shared), -1, np.int64)
-    for number in sorted({*batch.shared_numbers.tolist(), *further}, key=tables.shared_order):
-        in_class = tables.shared_class[number]
-        position[number] = len(rows[in_class])
-        rows[in_class] += (number,)
-    return rows, position
+    for number in sorted(numbers, key=tables.shared_order):
+        rows[tables.shared_class[number]] += (number,)
+    return rows

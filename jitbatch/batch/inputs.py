@@ -3,15 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.batch.dedupe import equal_rows
-from jitbatch.batch.join import Batch, Piece
+from jitbatch.batch.types import Types
+from jitbatch.core.reference.input_rows import InputRows
 from jitbatch.ir.cell import key_bits
 from jitbatch.ir.input_rows import Inputs, numbers_together
 from jitbatch.ir.tables import Tables, ValueClass
@@ -19,48 +19,71 @@ from jitbatch.util import compat, meshes
 from jitbatch.util.array_leaves import NUMBERS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedInputs:
-    """Input rows: an array for each class that has any, how many there are, and the row of each input value."""
+    """The leaves of a batch, class by class.
 
-    rows: dict[int, Any]
-    counts: np.ndarray
-    row: np.ndarray
+    Attributes:
+        read: the rows as the core reads and merges them.
+        others: rows that the core cannot write itself, before they are merged: tracers, which are never merged, and
+            keys.
+    """
+
+    read: InputRows
+    others: dict[int, Any]
+    tables: Tables
+
+    @property
+    def is_traced(self) -> bool:
+        return any(map(compat.is_tracer, self.others.values()))
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """int32 [classes]; how many distinct rows there are."""
+        return np.array([self.read.count(number) for number in range(len(self.tables.classes))], np.int32)
+
+    @cached_property
+    def rows(self) -> dict[int, Any]:
+        """The distinct rows of each class that has any."""
+        return {
+            number: self.padded(number, int(self.counts[number])) for number in np.flatnonzero(self.counts).tolist()
+        }
+
+    def padded(self, number: int, size: int) -> Any:
+        """The distinct rows of a class and zeros behind them, so many together; None for no rows."""
+        if not size:
+            return None
+        value_class, other = self.tables.classes[number], self.others.get(number)
+        if compat.is_tracer(other):
+            return pad_rows(other, size)
+        if not value_class.is_key:
+            rows = np.empty((size, *value_class.shape), value_class.dtype)
+            self.read.write(number, rows)
+            return rows
+        if other is None:
+            return jnp.zeros((size, *value_class.shape), value_class.dtype)
+        data = key_bits(other)
+        rows = np.empty((self.read.count(number), *data.shape[1:]), data.dtype)
+        self.read.write(number, rows)
+        return pad_rows(_wrap_keys(rows, other), size)
 
 
-def pack_inputs(
-    pieces: Sequence[Piece], inputs: Sequence[Inputs], batch: Batch, tables: Tables, dedupe: bool
-) -> PackedInputs:
-    """Put the leaves of all samples together, class by class. Equal rows are kept once where `dedupe` is set and they
-    are concrete: rows of an outer transformation may have different derivatives."""
-    by_class: dict[int, list[Any]] = {}
-    for sample in inputs:
-        for number, arrays in sample:
-            by_class.setdefault(number, []).extend(arrays)
-    # Where the rows of each sample begin among those of each class.
-    count = np.zeros((len(pieces), len(tables.classes)), np.int64)
-    of_sample = np.arange(len(pieces)).repeat([len(piece.inputs.takes) for piece in pieces])
-    classes, rows = np.concatenate([piece.inputs.counts for piece in pieces], axis=1)
-    count[of_sample, classes] = rows
-    start = count.cumsum(axis=0)
-    counts = start[-1].copy()
-    start -= count
-    row = start[batch.sample_of_input, batch.input_class]
-    row += batch.input_row
-    packed: dict[int, Any] = {}
-    for number, arrays in by_class.items():
+def pack_inputs(inputs: Sequence[Inputs], types: Types, tables: Tables) -> PackedInputs:
+    """The leaves of all samples together, class by class. The core reads arrays of the right dtype itself."""
+    read = types.table.inputs(inputs, tables.class_formats())
+    others: dict[int, Any] = {}
+    for number in read.unread:
+        arrays = [array for sample in inputs for value_class, some in sample if value_class == number for array in some]
         value_class = tables.classes[number]
         if any(issubclass(kind, compat.Tracer) for kind in set(map(type, arrays))):
-            packed[number] = meshes.run(partial(_stack, value_class), arrays)
-            continue
-        host = _stack_on_host(arrays, int(counts[number]), value_class)
-        if dedupe:
-            first, which = equal_rows(host)
-            host, counts[number] = host[first], len(first)
-            here = slice(None) if len(by_class) == 1 else np.flatnonzero(batch.input_class == number)
-            row[here] = which[row[here]]
-        packed[number] = _wrap_keys(host, arrays[0]) if value_class.is_key else host
-    return PackedInputs(packed, counts, row)
+            others[number] = meshes.run(partial(_stack, value_class), arrays)
+            read.put_opaque(number)
+        else:
+            host = _stack_on_host(arrays, value_class)
+            read.put(number, host)
+            if value_class.is_key:
+                others[number] = _wrap_keys(host, arrays[0])
+    return PackedInputs(read, others, tables)
 
 
 def _stack(value_class: ValueClass, arrays: Sequence[Any]) -> Any:
@@ -79,8 +102,8 @@ def _wrap_keys(data: np.ndarray, like: Any) -> Any:
         return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
-def _stack_on_host(arrays: Sequence[Any], rows: int, value_class: ValueClass) -> np.ndarray:
-    """Numbers and arrays as so many rows of a class."""
+def _stack_on_host(arrays: Sequence[Any], value_class: ValueClass) -> np.ndarray:
+    """Numbers and arrays as rows of a class."""
     if value_class.is_key:
         data = [key_bits(key) for key in arrays]
         shapes = [(*_rows_shape(key, value_class), d.shape[-1]) for key, d in zip(arrays, data, strict=True)]
@@ -92,6 +115,7 @@ def _stack_on_host(arrays: Sequence[Any], rows: int, value_class: ValueClass) ->
         arrays = list(numbers_together(arrays, value_class.dtype))
     if any(kind is not np.ndarray and issubclass(kind, np.ndarray) for kind in kinds):
         arrays = list(map(np.asarray, arrays))  # an `np.matrix` has two axes, whatever is done to it
+    rows = sum(_rows_shape(array, value_class)[0] for array in arrays)
     flat = np.concatenate(arrays, axis=None, dtype=value_class.dtype, casting="unsafe")
     return flat.reshape(rows, *value_class.shape)
 

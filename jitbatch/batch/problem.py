@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from jitbatch.core.reference.batch import Batch
 from jitbatch.ir.ranks import find_layers
 from jitbatch.util.errors import VerifyError
 
@@ -54,3 +55,8 @@ class Problem:
         pairs = np.unique(np.stack([step, self.type], axis=1), axis=0)
         if len(pairs) != len(np.unique(step)):
             raise VerifyError("schedule: the nodes of a step have one type")
+
+
+def problem_of(batch: Batch) -> Problem:
+    """The distinct nodes of a batch, renumbered."""
+    return Problem(batch.type[batch.nodes], batch.level[batch.nodes], *batch.edges())

@@ -8,6 +8,7 @@ their own (see `batch/split_cell`). A graph is then written in terms of these ty
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from jitbatch.batch.activity import Feed, Flows, find_flows
 from jitbatch.batch.components import find_phases
 from jitbatch.batch.split_cell import Made, Operand, Slot, split_cell
+from jitbatch.core.choice import make_type_table
+from jitbatch.core.reference.type_table import PART_OUTPUT, ROW_OPERAND, SHARED_VALUE, TypeTable
 from jitbatch.ir.cell import Cell, widest
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.tables import ROW, Kind, Tables
@@ -103,6 +106,31 @@ class Types:
     exemplars: tuple[Graph, ...]
     is_split: bool
     recipes: dict[int, Recipe]
+
+    @cached_property
+    def table(self) -> TypeTable:
+        """The types as the core reads them."""
+        tables = self.exemplars[0].tables
+
+        def source(operand: Operand | Made, binding: tuple[int, ...]) -> tuple[int, int, int]:
+            if isinstance(operand, Made):
+                return PART_OUTPUT, operand.part, operand.output
+            bound = binding[operand.slot]
+            return (ROW_OPERAND, binding[: operand.slot].count(ROW), 0) if bound == ROW else (SHARED_VALUE, bound, 0)
+
+        recipes = {}
+        for number, recipe in self.recipes.items():
+            binding = tables.kinds[number].binding
+            parts = [
+                (int(self.of_kind[part.kind]), [source(operand, binding) for operand in part.operands])
+                for part in recipe.parts
+            ]
+            recipes[number] = parts, [(made.part, made.output) for made in recipe.outputs]
+        types = [
+            (made, kind.rows, kind.is_variadic, kind.cell.may_merge)
+            for made, kind in zip(self.made.tolist(), self.kinds, strict=True)
+        ]
+        return make_type_table(types, [members for members, is_loop in self.phases if is_loop], recipes)
 
     def in_order(self, order: Sequence[Origin]) -> "Types":
         """The same types with phases and loops in a given order, if that order knows them all and will do: a program is

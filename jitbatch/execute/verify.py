@@ -10,7 +10,7 @@ import numpy as np
 
 from jitbatch.batch.analysis import Analysis
 from jitbatch.execute.executor import Lowered
-from jitbatch.ir.ranks import by_stage, longest_paths
+from jitbatch.ir.ranks import longest_paths
 from jitbatch.util.csr import ranges
 from jitbatch.util.errors import VerifyError
 
@@ -30,7 +30,7 @@ def verify_analysis(analysis: Analysis) -> None:
     reader = np.repeat(nodes, np.diff(batch.operand_start))
     read = batch.producer[batch.operands]
     check(np.all(read < reader), "nodes are in order")
-    level = longest_paths(len(nodes), by_stage(nodes, reader[read >= 0], read[read >= 0]))
+    level = longest_paths(nodes, reader[read >= 0], read[read >= 0])
     check(np.all(batch.level >= level), "a node is above what it reads")
     for number, kind in enumerate(kinds):
         own = nodes[batch.type == number]
@@ -64,9 +64,7 @@ def verify_analysis(analysis: Analysis) -> None:
 def _value_classes(analysis: Analysis) -> np.ndarray:
     """int [values]; -1 for a value that is nothing's."""
     batch, tables = analysis.batch, analysis.tables
-    classes = np.full(batch.values, -1)
-    classes[batch.input_values] = batch.input_class
-    classes[batch.shared_values] = np.array(tables.shared_class, np.int64)[batch.shared_numbers]
+    classes = batch.given_class.copy()
     for number, kind in enumerate(analysis.types.kinds):
         for output, aval in enumerate(kind.cell.out_avals):
             classes[batch.first_value[batch.type == number] + output] = tables.class_of(aval)

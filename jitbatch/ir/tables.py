@@ -221,6 +221,7 @@ class Tables:
         self._kind_numbers: dict[tuple[Cell, tuple[int, ...]], int] = {}
         self._edge_numbers: dict[tuple[int, int], int] = {}
         self._aval_classes: dict[int, int] = {}
+        self._class_formats: list[tuple[str, int, int]] = []
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._class_orders: dict[int, tuple[Any, ...]] = {}
         self.tuple_forms: dict[tuple[Any, ...], int] = {}  # by the class of a named tuple of rows, and their forms
@@ -237,6 +238,16 @@ class Tables:
             classes = self.kind_classes[:]
             ends = self._ends = _ends(self.kinds.entries[: len(classes)], classes)
         return ends
+
+    def class_formats(self) -> list[tuple[str, int, int]]:
+        """For each value class the kind of its dtype, its itemsize, and the size of a value in bytes. Values that are
+        not plain numbers, such as keys, have the kind ""."""
+        known = self._class_formats
+        for value_class in self.classes.entries[len(known) :]:
+            kind = "" if value_class.is_key or value_class.dtype.kind not in "biufc" else value_class.dtype.kind
+            known = [*known, (kind, value_class.dtype.itemsize, value_class.nbytes)]
+        self._class_formats = known
+        return known
 
     def class_of(self, aval: Any) -> int:
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))

@@ -1,30 +1,53 @@
 """Rounds: a loop runs round by round, and in a round each of its types runs at most once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from jitbatch.batch.problem import Problem
-from jitbatch.ir.ranks import by_stage, longest_paths, order_layers
-from jitbatch.schedule.policies import Policy, steps_of_layers
+from jitbatch.batch.types import Types
+from jitbatch.core.reference.schedule import Schedule
+from jitbatch.schedule.policies import Policy
 from jitbatch.util import passes
+from jitbatch.util.errors import VerifyError
 
 
-def rounds_of_layers(layers: Sequence[int], needs: np.ndarray) -> np.ndarray | None:
-    """The rounds of a loop if its steps are layers (see `ir/ranks`): int [types, layers], or None if they cannot be.
+def find_rounds(schedule: Schedule, types: Types, policy: Policy, problem: Callable[[], Problem]) -> None:
+    """Give each node that runs in a loop its round.
 
     Args:
-        layers: how many layers each type of the loop has; types run in this order in a round.
-        needs: int [4, needs]; which layers need which.
+        schedule: the nodes, whose rounds are entered.
+        types: their types.
+        problem: makes the nodes as a policy sees them, which takes longer than rounds by ranks.
     """
-    most = max(layers, default=0)
-    if len(layers) == 1:
-        return np.arange(most)[None]
-    order = order_layers(layers, needs, range(len(layers)))
-    if order is None:
-        return None
-    steps = steps_of_layers(order, len(layers), most)
-    return _rounds(np.array(order, np.int64))[steps] if order else steps
+    loops = [members for members, is_loop in types.phases if is_loop]
+    for loop, members in enumerate(loops):
+        by_ranks = policy.by_ranks and schedule.by_ranks(loop)
+        # Variadic nodes of one term have a place among the ranks, which may be one more than there has to be.
+        if not by_ranks or policy.searches(schedule.steps(loop), schedule.least_steps(loop)):
+            own = schedule.members(loop)
+            others = rounds_of(problem(), own, members, policy)
+            if not by_ranks or _steps(others, problem().type[own]) < schedule.steps(loop):
+                schedule.put(loop, others.astype(np.int32))
+        if passes.verifies():
+            _verify_rounds(schedule, members, problem())
+
+
+def _steps(rounds: np.ndarray, types: np.ndarray) -> int:
+    """How many steps nodes take that run in some rounds: one for each type in each."""
+    return len(set(zip(rounds.tolist(), types.tolist(), strict=True)))
+
+
+def _verify_rounds(schedule: Schedule, members: Sequence[int], problem: Problem) -> None:
+    """Check that a node of a loop runs after what it reads in the loop. And that what structures say of the least
+    number of steps is what the nodes say."""
+    if problem.layer is not None and problem.bound != schedule.bound:
+        raise VerifyError("rounds: the lower bound is that of the nodes")
+    place = {t: number for number, t in enumerate(members)}
+    when = [(now, place.get(t)) for now, t in zip(schedule.round, problem.type.tolist(), strict=True)]
+    for reader, read in zip(problem.reader.tolist(), problem.read.tolist(), strict=True):
+        if None not in (when[reader][1], when[read][1]) and when[reader] <= when[read]:
+            raise VerifyError("rounds: a node of a loop runs after what it reads")
 
 
 def rounds_of(problem: Problem, members: np.ndarray, types: Sequence[int], policy: Policy) -> np.ndarray:
@@ -35,21 +58,30 @@ def rounds_of(problem: Problem, members: np.ndarray, types: Sequence[int], polic
         members: the nodes of the loop.
         types: the types of the loop.
     """
-    local = np.full(len(problem.type), -1)
-    local[members] = np.arange(len(members))
-    inside = (local[problem.reader] >= 0) & (local[problem.read] >= 0)
-    reader, read = local[problem.reader[inside]], local[problem.read[inside]]
-    place = np.full(max(int(problem.type.max(initial=0)), *types) + 1, -1)
-    place[list(types)] = np.arange(len(types))
-    level = longest_paths(len(members), by_stage(problem.level[members], reader, read))
-    part = Problem(place[problem.type[members]], level, reader, read)
+    part = _inside(problem, members.tolist(), types)
     step = policy.assign(part)
     if passes.verifies():
         part.verify(step)
-    first = np.unique(step, return_index=True)[1]
-    return _rounds(part.type[first])[step]
+    type_of_step = dict(zip(step.tolist(), part.type.tolist(), strict=True))
+    round_of_step: dict[int, int] = {}
+    now, last = -1, len(types)
+    for one in sorted(type_of_step):
+        now += type_of_step[one] <= last  # a new round begins where the next type is not a later one
+        last = type_of_step[one]
+        round_of_step[one] = now
+    return np.array([round_of_step[one] for one in step.tolist()], np.int64)
 
 
-def _rounds(kinds: np.ndarray) -> np.ndarray:
-    """The round of each step, given the steps' types: a new one begins where the next type is not a later one."""
-    return np.cumsum(np.append(False, kinds[1:] <= kinds[:-1])) if len(kinds) else np.zeros(0, np.int64)
+def _inside(problem: Problem, members: list[int], types: Sequence[int]) -> Problem:
+    """The nodes of a loop as a problem of their own; their types are places in the loop."""
+    local = {node: number for number, node in enumerate(members)}
+    place = {t: number for number, t in enumerate(types)}
+    edges = zip(problem.reader.tolist(), problem.read.tolist(), strict=True)
+    inner = [(local[reader], local[read]) for reader, read in edges if reader in local and read in local]
+    levels = problem.level.tolist()
+    level = [0] * len(members)
+    for reader, read in sorted(inner, key=lambda edge: levels[members[edge[0]]]):
+        level[reader] = max(level[reader], level[read] + 1)
+    reads = np.array(inner, np.int64).reshape(-1, 2)
+    kinds = [place[problem.type[node]] for node in members]
+    return Problem(np.array(kinds, np.int64), np.array(level, np.int64), reads[:, 0], reads[:, 1])

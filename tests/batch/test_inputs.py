@@ -10,26 +10,27 @@ import numpy as np
 import pytest
 
 from jitbatch import jitbatch
-from jitbatch.batch import analysis
-from jitbatch.batch.inputs import PackedInputs, pack_inputs, pad_rows
+from jitbatch.batch.analysis import Analysis, analyse
+from jitbatch.batch.inputs import PackedInputs, pad_rows
+from jitbatch.plan import plan
 
 XS = np.float32([[1, 2], [3, 4], [1, 2]])
 
 
 def packed(fun: Any, samples: list[Any], dedupe: bool = True) -> tuple[PackedInputs, list[Any]]:
     """The packed inputs of a batch, and the row of each input, looked up."""
-    noted: list[Any] = []
+    noted: list[Analysis] = []
 
-    def noting(pieces: Any, leaves: Any, batch: Any, tables: Any, dedupe: bool) -> PackedInputs:
-        result = pack_inputs(pieces, leaves, batch, tables, dedupe)
-        noted.append((result, batch.input_class))
-        return result
+    def noting(*args: Any) -> Analysis:
+        noted.append(analyse(*args))
+        return noted[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis, "pack_inputs", noting)
+        patch.setattr(plan, "analyse", noting)
         jitbatch(fun, out="list", dedupe=dedupe).batch(None, samples)
-    ((result, classes),) = noted
-    return result, [result.rows[int(c)][int(row)] for c, row in zip(classes, result.row, strict=True)]
+    (found,) = noted
+    rows = zip(found.batch.given_class.tolist(), found.batch.value_row.tolist(), strict=True)
+    return found.packed, [found.packed.rows[c][row] for c, row in rows if c >= 0]
 
 
 def same(_: Any, sample: Any) -> Any:
@@ -107,8 +108,8 @@ def test_tracers_are_not_compared() -> None:
 
 
 def test_the_plan_of_arrays_on_the_host_stays_on_the_host() -> None:
-    plan = jitbatch(same).plan(None, [XS])
-    assert all(isinstance(rows, np.ndarray) for rows in plan.inputs if rows is not None)
+    made = jitbatch(same).plan(None, [XS])
+    assert all(isinstance(rows, np.ndarray) for rows in made.inputs if rows is not None)
 
 
 @pytest.mark.parametrize("make", [np.asarray, jnp.asarray], ids=["host", "device"])

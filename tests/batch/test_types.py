@@ -11,8 +11,8 @@ import pytest
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch
-from jitbatch.batch.join import join
-from jitbatch.batch.retype import REMEMBERED, _rewrite, typed
+from jitbatch.batch.analysis import analyse
+from jitbatch.batch.retype import REMEMBERED, typed
 from jitbatch.batch.types import Profile, types_of
 
 H = 2
@@ -51,6 +51,13 @@ def graphs_of(fun: Any, samples: list[Any], **options: Any) -> list[Any]:
 def sentences(*lengths: int) -> list[Any]:
     draw = np.random.default_rng(1)
     return [draw.integers(9, size=length).astype(np.int32) for length in lengths]
+
+
+def batch_of(graphs: list[Any], types: Any) -> Any:
+    """Graphs in terms of types, joined; of samples whose leaves are zeros."""
+    leaves = [[np.zeros(shape, np.int32) for shape in graph.leaf_shapes] for graph in graphs]
+    inputs = [graph.input_rows.taken(own) for graph, own in zip(graphs, leaves, strict=True)]
+    return analyse(graphs, inputs, types, dedupe=False).batch
 
 
 def names(types: Any) -> list[str]:
@@ -158,7 +165,7 @@ def test_types_are_in_the_order_of_phases() -> None:
             range(len(types.kinds))
         )
         phase_of = {t: number for number, (members, _) in enumerate(types.phases) for t in members}
-        batch = join(typed(graphs, types), types.made)
+        batch = batch_of(graphs, types)
         reader = np.repeat(np.arange(len(batch.type)), np.diff(batch.operand_start))
         for node, read in zip(reader, batch.producer[batch.operands], strict=True):
             if read >= 0:
@@ -173,13 +180,10 @@ def test_a_graph_in_terms_of_types_is_a_graph() -> None:
     graphs = graphs_of(tagger, sentences(1, 2, 4))
     for split in (False, True):
         types = types_of(Profile().union(graphs), graphs, split)
-        pieces = typed(graphs, types)
-        assert all(again is piece for again, piece in zip(typed(graphs, types), pieces, strict=True))  # remembered
-        for graph, piece in zip(graphs, pieces, strict=True):
-            alone = join([piece], types.made)
-            again = join(_rewrite([graph], types), types.made)  # by itself it becomes the same
-            for name in ("type", "level", "layer", "operands", "place", "first_value", "outputs", "input_values"):
-                np.testing.assert_array_equal(getattr(alone, name), getattr(again, name))
+        typed_graphs = typed(graphs, types)
+        assert all(again is one for again, one in zip(typed(graphs, types), typed_graphs, strict=True))  # remembered
+        for graph in graphs:
+            alone = batch_of([graph], types)
             assert np.all(alone.type >= 0)
             assert len(alone.outputs) == len(graph.outputs)
             for node, kind in enumerate(alone.type):
@@ -195,7 +199,7 @@ def test_layers_are_counted_within_loops() -> None:
     types = types_of(Profile().union(graphs), graphs, True)
     in_loop = {t for members, is_loop in types.phases for t in members if is_loop}
     assert in_loop
-    batch = join(typed(graphs, types), types.made)
+    batch = batch_of(graphs, types)
 
     def below(node: int, kind: int) -> int:
         """How many nodes of a type lie on a path up to a node, itself included."""
@@ -203,9 +207,7 @@ def test_layers_are_counted_within_loops() -> None:
         return max((below(int(r), kind) for r in reads if r >= 0), default=0) + int(batch.type[node] == kind)
 
     for node, kind in enumerate(batch.type.tolist()):
-        assert batch.layer[node] == (below(node, kind) - 1 if kind in in_loop else 0)
-    for piece in typed(graphs, types):
-        assert np.all(np.isin(piece.needs[0], list(in_loop)))
+        assert batch.rank[node] == (below(node, kind) - 1 if kind in in_loop else 0)
 
 
 def test_a_graph_remembers_a_few_decisions() -> None:

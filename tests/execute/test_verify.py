@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from jitbatch import jitbatch
-from jitbatch.batch import analysis
+from jitbatch.batch.analysis import analyse
 from jitbatch.execute.fused import lower
+from jitbatch.plan import make
+from jitbatch.schedule import rounds
 from jitbatch.util.errors import VerifyError
 
 W = jnp.ones(2)
@@ -33,21 +36,39 @@ def test_right_passes_are_not_complained_about() -> None:
     assert plan().summary.samples == 2
 
 
+class Changed:
+    """A batch with some arrays in the place of its own."""
+
+    def __init__(self, batch: Any, **arrays: Any):
+        self._batch = batch
+        self.__dict__.update(arrays)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+
+def change_batch(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], dict[str, Any]]) -> None:
+    def changed(*args: Any) -> Any:
+        made = analyse(*args)
+        return replace(made, batch=Changed(made.batch, **change(made.batch)))
+
+    monkeypatch.setattr(make, "analyse", changed)
+
+
 def test_calls_that_are_merged_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "merge_calls", lambda batch, *_: np.zeros(len(batch.type), np.int64))
+    change_batch(monkeypatch, lambda batch: {"leader": np.zeros_like(batch.leader)})
     with pytest.raises(VerifyError, match="merged calls read the same"):
         plan()
 
 
 def test_leaders_that_are_not_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analysis, "merge_calls", lambda batch, *_: np.full(len(batch.type), len(batch.type) - 1))
+    change_batch(monkeypatch, lambda batch: {"leader": np.full_like(batch.leader, len(batch.leader) - 1)})
     with pytest.raises(VerifyError, match="leader is the first"):
         plan()
 
 
 def test_inputs_in_the_rows_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    pack = analysis.pack_inputs
-    monkeypatch.setattr(analysis, "pack_inputs", lambda *args: replace(pack(*args), row=pack(*args).row + 100))
+    change_batch(monkeypatch, lambda batch: {"value_row": np.where(batch.value_row < 0, -1, batch.value_row + 100)})
     with pytest.raises(VerifyError, match="in front"):
         plan()
 
@@ -63,18 +84,13 @@ def test_two_values_in_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         plan()
 
 
-def test_pieces_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def typed(graphs: Any, types: Any) -> Any:
-        pieces = original(graphs, types)
-        return [replace(piece, nodes=piece.nodes - np.eye(8, dtype=int)[1][:, None]) for piece in pieces]
-
-    original = analysis.typed
-    monkeypatch.setattr(analysis, "typed", typed)
+def test_levels_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    change_batch(monkeypatch, lambda batch: {"level": batch.level - 1})
     with pytest.raises(VerifyError, match="above what it reads"):
         plan()
 
 
 def test_rounds_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lower, "rounds_of_layers", lambda layers, needs: np.zeros((len(layers), max(layers)), int))
+    monkeypatch.setattr(rounds, "rounds_of", lambda problem, members, types, policy: np.zeros(len(members), np.int64))
     with pytest.raises(VerifyError, match="after what it reads"):
-        plan()
+        jitbatch(chain, policy="depth").plan(W, XS)

@@ -13,7 +13,7 @@ import zoo
 from jitbatch import Static, jitbatch
 from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.inspect.executed import read_back
-from jitbatch.ir.ranks import by_stage, longest_paths
+from jitbatch.ir.ranks import longest_paths
 from jitbatch.plan import make
 from jitbatch.record.context import SharedArguments
 
@@ -56,7 +56,7 @@ def test_what_a_plan_runs_is_what_was_analysed(monkeypatch: pytest.MonkeyPatch, 
     assert census(executed.node_type, executed.kinds, executed.reader, executed.read) == census(
         problem.type, analysis.types.kinds, problem.reader, problem.read
     )
-    level = longest_paths(len(problem.type), by_stage(problem.level, problem.reader, problem.read))
+    level = longest_paths(problem.level, problem.reader, problem.read)
     assert np.bincount(executed.problem.level).tolist() == np.bincount(level).tolist()
     # Nodes run after what they read; a step's nodes are of its type and do not read each other.
     assert np.all(executed.node_step[executed.reader] > executed.node_step[executed.read])

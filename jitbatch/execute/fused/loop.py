@@ -23,8 +23,8 @@ import numpy as np
 from jax import lax
 
 from jitbatch.batch.activity import without_flow
+from jitbatch.core.layout import PAIR_WIDTH
 from jitbatch.execute.fused.derivative import with_rule
-from jitbatch.execute.fused.pair_sums import PAIR_WIDTH
 from jitbatch.execute.segments import chunk_sums, gather, scatter_sums
 from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell

@@ -1,9 +1,6 @@
 """How the nodes of a round are cut into chunks of a few static widths."""
 
-from collections.abc import Sequence
 from functools import lru_cache
-
-import numpy as np
 
 WIDTHS = (2, 4, 16, 64, 256, 512)
 """The widths that chunks can have. None is 1: XLA for CPUs (jax 0.10) fails to compile some programs with such chunks,
@@ -20,36 +17,49 @@ weights stay in the caches from chunk to chunk (256 x 640: 8 us for one row, 28 
 @lru_cache(maxsize=4096)
 def widths_for(largest: int, least: int = 0) -> tuple[int, ...]:
     """The widths of a loop with up to so many nodes of a type in a round, and with room for chunks of `least`."""
-    used = chunks_of(np.arange(min(largest, WIDTHS[-1]) + 1), WIDTHS).any(axis=0)
-    widest = max(least, WIDTHS[0], *np.array(WIDTHS)[used].tolist())
+    widest = max(least, WIDTHS[0], *(width for width in WIDTHS if nodes_for(width) <= largest))
     return tuple(width for width in WIDTHS if width <= widest)[-MOST_WIDTHS:]
 
 
-def chunks_of(counts: np.ndarray, widths: Sequence[int]) -> np.ndarray:
-    """int [counts, widths]; how many chunks of each width run so many nodes at the lowest cost. `widths` ascend."""
-    largest = widths[-1]
-    best = _best(tuple(widths))
-    chunks = best[counts % largest].copy()
-    chunks[:, -1] += counts // largest
+@lru_cache(maxsize=64)
+def nodes_for(width: int) -> int:
+    """The smallest number of nodes that is run with a chunk of this width."""
+    place = WIDTHS.index(width)
+    return next(count for count in range(width + 1) if chunks_of(count, WIDTHS)[place])
+
+
+def most_nodes(width: int) -> int:
+    """How many nodes a round can have at most without a chunk that is wider than this."""
+    wider = [nodes_for(other) for other in WIDTHS if other > width]
+    return min(wider, default=1 << 31) - 1
+
+
+def chunks_of(count: int, widths: tuple[int, ...]) -> list[int]:
+    """How many chunks of each width run so many nodes at the lowest cost. `widths` ascend."""
+    chunks = list(best_chunks(widths)[count % widths[-1]])
+    chunks[-1] += count // widths[-1]
     return chunks
 
 
 @lru_cache(maxsize=64)
 def overshoot(widths: tuple[int, ...]) -> int:
     """How many rows chunks have at most beyond the nodes they run."""
-    counts = np.arange(1, widths[-1] + 1)
-    return int((chunks_of(counts, widths) @ np.array(widths) - counts).max())
+    return max(_rows(chunks_of(count, widths), widths) - count for count in range(1, widths[-1] + 1))
+
+
+def _rows(chunks: list[int], widths: tuple[int, ...]) -> int:
+    return sum(many * width for many, width in zip(chunks, widths, strict=True))
 
 
 @lru_cache(maxsize=64)
-def _best(widths: tuple[int, ...]) -> np.ndarray:
-    """The best chunks for fewer nodes than the largest width."""
-    cost = np.zeros(widths[-1], np.int64)
-    chunks = np.zeros((widths[-1], len(widths)), np.int64)
+def best_chunks(widths: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The best chunks for every number of nodes below the largest width."""
+    cost = [0] * widths[-1]
+    chunks = [(0,) * len(widths)] * widths[-1]
     for count in range(1, widths[-1]):
-        options = [LAUNCH + width + (cost[count - width] if width < count else 0) for width in widths]
-        choice = int(np.argmin(options))
+        options = [LAUNCH + width + cost[max(count - width, 0)] for width in widths]
+        choice = options.index(min(options))
         cost[count] = options[choice]
-        chunks[count] = chunks[max(count - widths[choice], 0)]
-        chunks[count, choice] += 1
+        before = chunks[max(count - widths[choice], 0)]
+        chunks[count] = (*before[:choice], before[choice] + 1, *before[choice + 1 :])
     return chunks

@@ -5,18 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from jitbatch.execute.fused.widths import LAUNCH, WIDTHS, chunks_of, overshoot, widths_for
+from jitbatch.execute.fused.widths import LAUNCH, WIDTHS, chunks_of, most_nodes, overshoot, widths_for
 
 
 @pytest.mark.parametrize("widths", [WIDTHS, (8,), (8, 32), (3, 5, 7)])
 def test_chunks_cover_the_nodes_and_only_the_last_is_padded(widths: tuple[int, ...]) -> None:
-    counts = np.arange(4 * widths[-1] + 2)
-    chunks = chunks_of(counts, widths)
-    covered = chunks @ np.array(widths)
-    assert np.all(covered >= counts)
-    for count, used in zip(counts, chunks, strict=True):
+    for count in range(4 * widths[-1] + 2):
+        used = chunks_of(count, widths)
+        covered = np.dot(used, widths)
+        assert covered >= count
         smallest = min((width for width, number in zip(widths, used, strict=True) if number), default=0)
-        assert not count or used @ np.array(widths) - count < smallest
+        assert not count or covered - count < smallest
 
 
 def test_chunks_are_the_cheapest() -> None:
@@ -24,8 +23,8 @@ def test_chunks_are_the_cheapest() -> None:
     for count in range(1, 128):
         mixes = itertools.product(range(17), range(5), range(2))
         cheapest = min(sum(mix) * LAUNCH + np.dot(mix, widths) for mix in mixes if np.dot(mix, widths) >= count)
-        (chunks,) = chunks_of(np.array([count]), widths)
-        assert chunks.sum() * LAUNCH + chunks @ np.array(widths) == cheapest
+        chunks = chunks_of(count, widths)
+        assert sum(chunks) * LAUNCH + np.dot(chunks, widths) == cheapest
 
 
 def test_how_much_chunks_overshoot() -> None:
@@ -39,4 +38,12 @@ def test_a_small_loop_has_narrow_chunks_and_a_large_one_few_widths() -> None:
 
 
 def test_no_nodes_have_no_chunks() -> None:
-    assert not chunks_of(np.array([0]), WIDTHS).any()
+    assert not any(chunks_of(0, WIDTHS))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_how_many_nodes_a_round_can_have_without_wider_chunks(width: int) -> None:
+    most = most_nodes(width)
+    assert widths_for(most)[-1] <= width
+    if width < WIDTHS[-1]:
+        assert widths_for(most + 1)[-1] > width

@@ -1,0 +1,292 @@
+"""The tables of a fused program: rows for what nodes make, operand rows, chunks, cotangent rows and sums of pairs."""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch.core.layout import NONE, PAIR_WIDTH, ArenaLayout, BlockLayout, LoopLayout, PhaseLayout
+
+
+class Layout:
+    """The sizes of a program, and where its tables lie in a buffer of so many elements."""
+
+    def __init__(self, table: Any, phases: Sequence[PhaseLayout], arenas: Sequence[ArenaLayout], size: int):
+        self.table, self.phases, self.arenas, self.size = table, phases, arenas, size
+
+
+class Filled(NamedTuple):
+    """What was written.
+
+    Attributes:
+        value_row: int32 [values]; the row of every value.
+        output_rows: int32; the rows of the values that are results, of all samples.
+        steps, launches, padded_rows: see `Summary`.
+    """
+
+    value_row: np.ndarray
+    output_rows: np.ndarray
+    steps: int
+    launches: int
+    padded_rows: int
+
+
+class DoesNotFit(Exception):
+    """The batch needs more room than a program has."""
+
+
+def need(fits: bool) -> None:
+    if not fits:
+        raise DoesNotFit
+
+
+def fill(schedule: Any, layout: Layout, tables: np.ndarray) -> Filled | None:
+    """Write the tables of a program into a buffer, int32 [size of the layout]; None if the batch does not fit.
+
+    Args:
+        schedule: the batch, with the rounds of its nodes.
+    """
+    if tables.dtype != np.int32 or tables.shape != (layout.size,):
+        raise ValueError("the tables are not an int32 array of the size of the layout")
+    try:
+        return _Filling(schedule, layout, tables).run()
+    except DoesNotFit:
+        return None
+
+
+class _Filling:
+    def __init__(self, schedule: Any, layout: Layout, tables: np.ndarray):
+        self.schedule, self.layout, self.out = schedule, layout, tables
+        self.ordered: list[list[int]] = schedule.ordered()
+        self.rows: list[int] = schedule.batch.value_row.tolist()
+        self.steps = self.launches = self.padded_rows = 0
+
+    def run(self) -> Filled:
+        self.check_given_rows()
+        for phase in self.layout.phases:
+            for block in phase.blocks:
+                self.place(block, phase.loop.margin if phase.loop else 0)
+        self.place_merged()
+        for phase in self.layout.phases:
+            for place, block in enumerate(phase.blocks):
+                self.out[phase.total_table + place] = len(self.ordered[block.type])
+            if phase.loop is None:
+                self.fill_single(phase.blocks[0])
+            else:
+                self.fill_loop(phase.blocks, phase.loop)
+        rows = np.array(self.rows, np.int32)
+        outputs = rows[self.schedule.batch.outputs]
+        return Filled(rows, outputs, self.steps, self.launches, self.padded_rows)
+
+    def write(self, offset: int, numbers: Sequence[int]) -> None:
+        self.out[offset : offset + len(numbers)] = numbers
+
+    def check_given_rows(self) -> None:
+        """Inputs and shared values lie in front of what nodes make."""
+        room = {arena.value_class: arena.shared + arena.inputs for arena in self.layout.arenas}
+        for value_class, row in zip(self.schedule.batch.given_class.tolist(), self.rows, strict=True):
+            need(value_class < 0 or 0 <= row < room.get(value_class, 0))
+
+    # Rows for what nodes make
+
+    def place(self, block: BlockLayout, margin: int) -> None:
+        nodes = self.ordered[block.type]
+        need(len(nodes) <= block.capacity)
+        if self.schedule.table.types[block.type].is_variadic:
+            need(sum(len(self.schedule.operands(node)) for node in nodes) <= block.terms)
+        for place, node in enumerate(nodes):
+            first = self.schedule.batch.first_value[self.schedule.batch.nodes[node]]
+            for output, start in enumerate(block.starts):
+                self.rows[first + output] = start + margin + place
+
+    def place_merged(self) -> None:
+        """Merged values lie where those of their leaders do."""
+        batch = self.schedule.batch
+        for node, leader in enumerate(batch.leader.tolist()):
+            for output in range(self.schedule.table.types[batch.type[node]].outputs):
+                self.rows[batch.first_value[node] + output] = self.rows[batch.first_value[leader] + output]
+
+    def operand_rows(self, node: int) -> list[int]:
+        return [self.rows[value] for value in self.schedule.operands(node)]
+
+    # A phase that is not a loop
+
+    def fill_single(self, block: BlockLayout) -> None:
+        nodes = self.ordered[block.type]
+        rows = [self.operand_rows(node) for node in nodes]
+        self.steps += bool(nodes)
+        self.launches += bool(nodes)
+        self.padded_rows += block.capacity
+        if self.schedule.table.types[block.type].is_variadic:
+            terms = [(row, place) for place, own in enumerate(rows) for row in own]
+            terms += [(0, block.capacity)] * (block.terms - len(terms))
+            self.write(block.tables[0], [row for row, _ in terms])
+            self.write(block.tables[1], [segment for _, segment in terms])
+            return
+        # Padding repeats the last node.
+        rows += [rows[-1] if rows else [0] * len(block.reads)] * (block.capacity - len(rows))
+        for slot in range(len(block.reads)):
+            self.write(block.tables[0] + slot * block.capacity, [own[slot] for own in rows])
+
+    # A loop
+
+    def fill_loop(self, blocks: Sequence[BlockLayout], loop: LoopLayout) -> None:
+        round_of = self.schedule.round
+        counts = [Counter(round_of[node] for node in self.ordered[block.type]) for block in blocks]
+        rounds = max((when + 1 for own in counts for when in own), default=0)
+        need(rounds <= loop.rounds)
+        need(max((count for own in counts for count in own.values()), default=0) <= loop.most)
+        self.out[loop.rounds_table] = rounds
+        for place, block in enumerate(blocks):
+            self.fill_ends(place, len(blocks), block, loop, counts[place])
+            self.fill_operands(block, loop.margin)
+        for arena in range(len(self.layout.arenas)):
+            if loop.edge_rows[arena]:
+                self.fill_arena(arena, blocks, loop, rounds)
+
+    def fill_ends(
+        self, place: int, places: int, block: BlockLayout, loop: LoopLayout, counts: Counter[int]
+    ) -> None:  # fmt: skip
+        """Where the chunks of a type begin in each round, and where those of each width end, the widest first."""
+        first = loop.margin
+        for now in range(loop.rounds):
+            count = counts[now]
+            chunks = self.chunks(count, block, loop)
+            self.steps += count > 0
+            ends = [first]
+            for width, many in zip(loop.widths[::-1], chunks[::-1], strict=True):
+                ends.append(ends[-1] + many * width)
+                self.launches += many
+                self.padded_rows += many * width
+            self.write(loop.ends_table + (now * places + place) * len(ends), ends)
+            first += count
+
+    def chunks(self, count: int, block: BlockLayout, loop: LoopLayout) -> list[int]:
+        """How many chunks of each width run so many nodes."""
+        if loop.pair_trips:
+            return [1] * len(loop.widths)
+        widths, largest = len(block.widths), block.widths[-1]
+        first = count % largest * widths
+        chunks = list(block.chunks[first : first + widths])
+        chunks[-1] += count // largest
+        return chunks + [0] * (len(loop.widths) - widths)
+
+    def fill_operands(self, block: BlockLayout, margin: int) -> None:
+        rows = [self.operand_rows(node) for node in self.ordered[block.type]]
+        room = block.capacity + 2 * margin
+        behind = room - margin - len(rows)
+        if self.schedule.table.types[block.type].is_variadic:
+            counts = [len(own) for own in rows]
+            firsts = list(itertools.accumulate(counts, initial=0))[:-1]
+            terms = [row for own in rows for row in own]
+            self.write(block.tables[0], terms + [0] * (block.terms - len(terms)))
+            self.write(block.tables[1], [0] * margin + firsts + [0] * behind)
+            self.write(block.tables[2], [0] * margin + counts + [0] * behind)
+            return
+        first, last = (rows[0], rows[-1]) if rows else ([0] * len(block.reads),) * 2
+        self.write(block.tables[0], [row for own in [first] * margin + rows + [last] * behind for row in own])
+
+    # Cotangent rows
+
+    def fill_arena(self, arena: int, blocks: Sequence[BlockLayout], loop: LoopLayout, rounds: int) -> None:
+        offsets, none = loop.arenas[arena], self.layout.arenas[arena].capacity
+        due = self.due(arena, blocks, loop, rounds)
+        row_of_edge = [none] * (loop.edge_rows[arena] + loop.pair_rows[arena])
+        edges: dict[int, list[int]] = defaultdict(list)  # of each row that the loop makes
+        for block, slot in _reading(arena, blocks, self.schedule.table, variadic=False):
+            for place, node in enumerate(self.ordered[block.type]):
+                row, edge = self.operand_rows(node)[slot], block.edges[slot] + loop.margin + place
+                if row in due:
+                    edges[row].append(edge)
+                else:
+                    row_of_edge[edge] = row
+        self.write(offsets.row_of_edge, row_of_edge)
+        edge_of_term: list[int] = []
+        row_of_term: list[int] = []
+        for block, _ in _reading(arena, blocks, self.schedule.table, variadic=True):
+            before = len(edge_of_term)
+            for place, node in enumerate(self.ordered[block.type]):
+                for row in self.operand_rows(node):
+                    edge = block.edges[0] + loop.margin + place
+                    if row in due:
+                        edges[row].append(edge)
+                    edge_of_term.append(edge)
+                    row_of_term.append(none if row in due else row)
+            padding = block.terms - (len(edge_of_term) - before)
+            edge_of_term += [0] * padding
+            row_of_term += [none] * padding
+        if offsets.edge_of_term != NONE:
+            self.write(offsets.edge_of_term, edge_of_term)
+            self.write(offsets.row_of_term, row_of_term)
+        self.fill_pairs(arena, len(blocks), loop, rounds, due, edges)
+
+    def due(self, arena: int, blocks: Sequence[BlockLayout], loop: LoopLayout, rounds: int) -> dict[int, int]:
+        """When the cotangent of each row of an arena is due that a loop makes: in the transposed order of rounds and
+        types."""
+        due: dict[int, int] = {}
+        for place, block in enumerate(blocks):
+            for start, written in zip(block.starts, block.writes, strict=True):
+                for number, node in enumerate(self.ordered[block.type] if written == arena else ()):
+                    moment = (rounds - 1 - self.schedule.round[node]) * len(blocks) + len(blocks) - 1 - place
+                    due[start + loop.margin + number] = moment
+        return due
+
+    def fill_pairs(
+        self, arena: int, types: int, loop: LoopLayout, rounds: int, due: dict[int, int], edges: dict[int, list[int]]
+    ) -> None:
+        """Sum the cotangent rows of each row two by two.
+
+        A value with k readers has k cotangent rows. These and the sums of pairs of them are a binary heap: pair p (0 is
+        the whole sum) adds the heap's items 2p + 1 and 2p + 2, of which the first k - 1 are pairs and the others are
+        cotangent rows. So every sum is a gather and a contiguous write, and the cost is linear in the readers.
+        """
+        offsets, first_pair, room = loop.arenas[arena], loop.edge_rows[arena], loop.pair_rows[arena]
+        deepest = max((len(own) - 1 for own in edges.values()), default=0).bit_length()
+        pairs = [  # when they are due, their depth (a pair reads only pairs of lower depth), and which they are
+            (due[row], deepest - (pair + 1).bit_length(), row, pair)
+            for row in sorted(edges)
+            for pair in range(len(edges[row]) - 1)
+        ]
+        pairs.sort(key=lambda pair: pair[:2])
+        need(not pairs or len(pairs) + PAIR_WIDTH <= room)
+        number = {(row, pair): first_pair + place for place, (_, _, row, pair) in enumerate(pairs)}
+
+        def item(row: int, place: int) -> int:
+            count = len(edges[row]) - 1
+            return number[row, place] if place < count else edges[row][place - count]
+
+        edge_of_row = [0] * self.layout.arenas[arena].capacity
+        for row in edges:
+            edge_of_row[row] = item(row, 0)
+        self.write(offsets.edge_of_row, edge_of_row)
+        if not room:
+            return
+        padding = [0] * (room - len(pairs))
+        self.write(offsets.pair_left, [item(row, 2 * pair + 1) for _, _, row, pair in pairs] + padding)
+        self.write(offsets.pair_right, [item(row, 2 * pair + 2) for _, _, row, pair in pairs] + padding)
+        starts: list[int] = []
+        chunks_before = [0] * (rounds * types + 1)  # of each moment
+        for place, (when, depth, _, _) in enumerate(pairs):
+            if not starts or pairs[place - 1][:2] != (when, depth) or place - starts[-1] == PAIR_WIDTH:
+                starts.append(place)
+                chunks_before[when + 1] += 1
+        for moment in range(rounds * types):
+            chunks_before[moment + 1] += chunks_before[moment]
+        self.write(offsets.pair_start, starts + [0] * (room - len(starts)))
+        spans = list(itertools.pairwise(chunks_before))[::-1]
+        spans += [(0, 0)] * (loop.rounds * types - len(spans))
+        self.write(offsets.pair_span, [bound for span in spans for bound in span])
+        need(not loop.pair_trips or max(end - begin for begin, end in spans) <= loop.pair_trips[arena])
+
+
+def _reading(arena: int, blocks: Sequence[BlockLayout], table: Any, variadic: bool) -> list[tuple[BlockLayout, int]]:
+    """The operands that read an arena and have cotangent rows, of variadic types or of others."""
+    return [
+        (block, slot)
+        for block in blocks
+        if table.types[block.type].is_variadic == variadic
+        for slot, read in enumerate(block.reads)
+        if read == arena and block.edges[slot] != NONE
+    ]

@@ -1,0 +1,83 @@
+"""The input rows of a batch: the leaves of all samples, class by class, equal rows once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class InputRows:
+    """The leaves of samples that are rows.
+
+    Arrays of the right dtype are read here. Others (numbers, arrays of JAX, keys) are left to the caller, who `put`s
+    an array of all rows of the class, or says by `put_opaque` that they cannot be looked at.
+
+    Args:
+        samples: for each sample value classes, and of each the arrays that are its rows.
+        classes: for each value class its kind of dtype ("f", "i", ...; "" if it is not to be read here), its itemsize,
+            and the size of a row in bytes.
+
+    Attributes:
+        unread: the value classes that are left to the caller, ascending.
+    """
+
+    def __init__(self, samples: Sequence[Any], classes: Sequence[tuple[str, int, int]]):
+        self._row_bytes = {number: size for number, (_, _, size) in enumerate(classes)}
+        self._content: dict[int, bytes | None] = {}
+        self._distinct: dict[int, list[bytes] | int] = {}
+        arrays: dict[int, list[Any]] = {}
+        for sample in samples:
+            for number, leaves in sample:
+                arrays.setdefault(number, []).extend(leaves)
+        self.unread: list[int] = []
+        for number, leaves in sorted(arrays.items()):
+            kind, itemsize, _ = classes[number]
+            if all(_is_readable(leaf, kind, itemsize) for leaf in leaves):
+                self._content[number] = b"".join(leaf.tobytes() for leaf in leaves)
+            else:
+                self.unread.append(number)
+
+    def put(self, number: int, rows: np.ndarray) -> None:
+        """All rows of a class, one after the other."""
+        self._row_bytes[number] = rows[:1].nbytes
+        self._content[number] = np.ascontiguousarray(rows).tobytes()
+
+    def put_opaque(self, number: int) -> None:
+        """The rows of a class are not compared."""
+        self._content[number] = None
+
+    def merge(self, number: int, count: int, dedupe: bool) -> list[int]:
+        """For each of the `count` rows of a class, which distinct row it is."""
+        content, size = self._content.get(number, b""), self._row_bytes[number]
+        if content is None:
+            self._distinct[number] = count
+            return list(range(count))
+        if len(content) != count * size:
+            raise ValueError(f"{count} rows of class {number} have {count * size} bytes, not {len(content)}")
+        rows = [content[row * size : (row + 1) * size] for row in range(count)]
+        if not dedupe:
+            self._distinct[number] = rows
+            return list(range(count))
+        which: dict[bytes, int] = {}
+        numbers = [which.setdefault(row, len(which)) for row in rows]
+        self._distinct[number] = list(which)
+        return numbers
+
+    def count(self, number: int) -> int:
+        """How many distinct rows there are of a class, once they are merged."""
+        rows = self._distinct.get(number, 0)
+        return rows if isinstance(rows, int) else len(rows)
+
+    def write(self, number: int, out: np.ndarray) -> None:
+        """Write the distinct rows of a class, and zeros behind them."""
+        rows = self._distinct[number]
+        if isinstance(rows, int) or len(rows) * self._row_bytes[number] > out.nbytes:
+            raise ValueError(f"the rows of class {number} cannot be written here")
+        content = b"".join(rows)
+        out.view(np.uint8).reshape(-1)[:] = np.frombuffer(content.ljust(out.nbytes, b"\0"), np.uint8)
+
+
+def _is_readable(leaf: Any, kind: str, itemsize: int) -> bool:
+    if type(leaf) is not np.ndarray or not leaf.flags.c_contiguous or not leaf.dtype.isnative:
+        return False
+    return (leaf.dtype.kind, leaf.dtype.itemsize) == (kind, itemsize)

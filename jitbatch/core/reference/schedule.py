@@ -1,0 +1,176 @@
+"""The rounds of the nodes of a batch that run in loops, and the counts that the sizes of a program depend on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jitbatch.core.layout import PAIR_WIDTH
+from jitbatch.core.reference.fill import Filled, Layout, fill
+
+if TYPE_CHECKING:
+    from jitbatch.core.reference.batch import Batch
+
+
+class Measured(NamedTuple):
+    """What a batch needs room for.
+
+    Attributes:
+        nodes, terms: for each type how many distinct nodes, and how many operands they have.
+        longest: for each type, how many operands a node has at most.
+        widest: for each type, how many nodes a round has at most.
+        rounds: how many rounds each loop has.
+        pairs: for each loop and value class how many sums of pairs of cotangent rows.
+        pair_trips: for each loop and value class, how many chunks of these are due at once, at most.
+    """
+
+    nodes: list[int]
+    terms: list[int]
+    longest: list[int]
+    widest: list[int]
+    rounds: list[int]
+    pairs: list[dict[int, int]]
+    pair_trips: list[dict[int, int]]
+
+
+Readers = dict[int, Counter[tuple[int, int]]]
+
+
+class Schedule:
+    """The rounds of the distinct nodes of a batch.
+
+    Attributes:
+        round: for each distinct node, 0 for those that are in no loop.
+        bound: how many steps there are at least, whatever the order.
+    """
+
+    def __init__(self, batch: "Batch"):
+        self.batch = batch
+        self.table: Any = batch.table
+        self.type = batch.type[batch.nodes].tolist()
+        self.rank = batch.rank[batch.nodes].tolist()
+        self.round = [0] * len(self.type)
+        self.ranks = [max((graph.ranks.get(t, (0, 0))[0] for graph in batch.graphs), default=0) for t in self._types()]
+        self.least = [max((graph.ranks.get(t, (0, 0))[1] for graph in batch.graphs), default=0) for t in self._types()]
+        self.bound = sum(self.least)
+
+    def _types(self) -> range:
+        return range(len(self.table.types))
+
+    def members(self, loop: int) -> np.ndarray:
+        """int32; the nodes of a loop, as numbers among the distinct nodes."""
+        own = set(self.table.loops[loop])
+        return np.array([node for node, type_id in enumerate(self.type) if type_id in own], np.int32)
+
+    def least_steps(self, loop: int) -> int:
+        """How many steps a loop has at least."""
+        return sum(self.least[t] for t in self.table.loops[loop])
+
+    def steps(self, loop: int) -> int:
+        """How many steps a loop has: in each round one for each type that has nodes in it."""
+        return len({(self.type[node], self.round[node]) for node in self.members(loop).tolist()})
+
+    def by_ranks(self, loop: int) -> bool:
+        """Let the steps of a loop be ranks, if these have an order in which each reads only earlier ones; whether they
+        have one. Types take turns in the order of the loop, and a round begins where a type is not a later one."""
+        members = self.table.loops[loop]
+        before: dict[tuple[int, int], dict[int, int]] = {}
+        for graph in self.batch.graphs:
+            for need in graph.needs:
+                if need.type in members:
+                    own = before.setdefault((need.type, need.rank), {})
+                    own[need.read] = max(own.get(need.read, 0), need.highest + 1)
+        done = dict.fromkeys(members, 0)
+        round_of: dict[tuple[int, int], int] = {}
+        now, last = -1, len(members)
+        left = sum(self.ranks[t] for t in members)
+        while left:
+            left_before = left
+            for place, t in enumerate(members):
+                needs = before.get((t, done[t]), {})
+                if done[t] < self.ranks[t] and all(done[read] >= count for read, count in needs.items()):
+                    now += place <= last
+                    last = place
+                    round_of[t, done[t]] = now
+                    done[t] += 1
+                    left -= 1
+            if left == left_before:
+                return False
+        for node in self.members(loop).tolist():
+            self.round[node] = round_of[self.type[node], self.rank[node]]
+        return True
+
+    def put(self, loop: int, rounds: np.ndarray) -> None:
+        """Give each of the `members` of a loop its round."""
+        for node, when in zip(self.members(loop).tolist(), rounds.tolist(), strict=True):
+            self.round[node] = when
+
+    def ordered(self) -> list[list[int]]:
+        """For each type its nodes, as numbers among the distinct nodes, in the order of rounds."""
+        found: list[list[int]] = [[] for _ in self._types()]
+        for node in sorted(range(len(self.type)), key=self.round.__getitem__):
+            found[self.type[node]].append(node)
+        return found
+
+    def operands(self, node: int) -> list[int]:
+        """The values that a distinct node reads."""
+        start, number = self.batch.operand_start, self.batch.nodes[node]
+        return self.batch.operands[start[number] : start[number + 1]].tolist()
+
+    def measure(self, carries: Sequence[Sequence[int]]) -> Measured:
+        """What the batch needs room for.
+
+        Args:
+            carries: for each type and row operand the value class of what it reads, -1 if it has no cotangent rows.
+        """
+        ordered = self.ordered()
+        arity = [[len(self.operands(node)) for node in nodes] for nodes in ordered]
+        per_round = [Counter(self.round[node] for node in nodes) for nodes in ordered]
+        loops = self.table.loops
+        readers = [self._readers(loop, carries, ordered) for loop in range(len(loops))]
+        return Measured(
+            nodes=[len(nodes) for nodes in ordered],
+            terms=[sum(counts) for counts in arity],
+            longest=[max(counts, default=0) for counts in arity],
+            widest=[max(counts.values(), default=0) for counts in per_round],
+            rounds=[max((self.round[node] + 1 for t in loop for node in ordered[t]), default=0) for loop in loops],
+            pairs=[{c: sum(own.values()) - len(own) for c, own in of_loop.items()} for of_loop in readers],
+            pair_trips=[{c: self._pair_trips(own) for c, own in of_loop.items()} for of_loop in readers],
+        )
+
+    def _readers(self, loop: int, carries: Sequence[Sequence[int]], ordered: list[list[int]]) -> Readers:
+        """Of the values that a loop both makes and reads, how many cotangent rows each has: for each class, by the
+        leader and the output that make it."""
+        found: Readers = {}
+        members = self.table.loops[loop]
+        batch = self.batch
+        producer, leader, first, types = (
+            array.tolist() for array in (batch.producer, batch.leader, batch.first_value, batch.type)
+        )
+        for t in members:
+            for node in ordered[t]:
+                for place, value in enumerate(self.operands(node)):
+                    value_class = carries[t][0 if self.table.types[t].is_variadic else place]
+                    maker = producer[value]
+                    if value_class >= 0 and maker >= 0 and types[maker] in members:
+                        found.setdefault(value_class, Counter())[leader[maker], value - first[maker]] += 1
+        return found
+
+    def _pair_trips(self, readers: Counter[tuple[int, int]]) -> int:
+        """How many chunks of sums of pairs are due at once, at most (see `fill_pairs`)."""
+        place_of = {node: place for place, node in enumerate(self.batch.nodes.tolist())}
+        deepest = max((count - 1 for count in readers.values()), default=0).bit_length()
+        pairs: Counter[tuple[int, int, int]] = Counter()
+        for (leader, _), count in readers.items():
+            node = place_of[leader]
+            for pair in range(count - 1):
+                pairs[self.round[node], self.type[node], deepest - (pair + 1).bit_length()] += 1
+        chunks: Counter[tuple[int, int]] = Counter()
+        for (now, type_id, _), count in pairs.items():
+            chunks[now, type_id] += -(-count // PAIR_WIDTH)
+        return max(chunks.values(), default=0)
+
+    def fill(self, layout: Layout, tables: np.ndarray) -> Filled | None:
+        """Write the tables of a program; None if the batch does not fit (see `fill`)."""
+        return fill(self, layout, tables)

@@ -1,0 +1,188 @@
+"""A graph in terms of the types of a batch."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Node(NamedTuple):
+    """A node: its type, its level, its rank among the nodes of its loop, and the values that it reads."""
+
+    type: int
+    level: int
+    rank: int
+    operands: list[int]
+
+
+class Need(NamedTuple):
+    """Nodes of `type` and `rank` read some of type `read`, of ranks up to `highest`."""
+
+    type: int
+    rank: int
+    read: int
+    highest: int
+
+
+@dataclass(frozen=True, eq=False)
+class TypedGraph:
+    """A graph in terms of the types of a batch.
+
+    Values are numbered: the inputs, the shared values that are rows, then what the nodes make, in order. A variadic
+    node of one term is that term, and no node; but it has a rank and a level, so that what is at the same height of two
+    trees has the same rank, whether a node has one child or several.
+
+    Attributes:
+        table: the types.
+        nodes: in topological order.
+        values: how many values there are.
+        outputs: the values that are the leaves of the sample's result.
+        inputs: for each input its value class, and which of the sample's rows of that class it is.
+        class_rows: value classes, and how many rows of each the sample has.
+        shared: the shared values that are rows, ascending.
+        needs: which ranks have to come after which, ascending.
+        ranks: for each type that is there, how many ranks it has; and how many without variadic nodes of one term.
+    """
+
+    table: Any
+    nodes: list[Node]
+    values: int
+    outputs: list[int]
+    inputs: list[tuple[int, int]]
+    class_rows: list[tuple[int, int]]
+    shared: list[int]
+    needs: list[Need]
+    ranks: dict[int, tuple[int, int]]
+
+    @property
+    def node_count(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def type_counts(self) -> dict[int, int]:
+        """How many nodes each type has that is there."""
+        return dict(sorted(Counter(node.type for node in self.nodes).items()))
+
+
+class Made(NamedTuple):
+    """A value while a graph is written anew: its number, and the part that makes it, -1 for what is given."""
+
+    value: int
+    part: int
+
+
+def retype(
+    table: Any, kind: Sequence[int], operand_start: Sequence[int], operands: Sequence[int],
+    shared_rows: Sequence[int], outputs: Sequence[int], inputs: list[tuple[int, int]],
+    class_rows: list[tuple[int, int]],
+) -> TypedGraph:  # fmt: skip
+    """Write a graph in terms of types: each node becomes the parts that the recipe of its kind has."""
+    shared = sorted({*shared_rows, *_shared_operands(table, set(kind))})
+    value_of_shared = {number: Made(len(inputs) + place, -1) for place, number in enumerate(shared)}
+    made = [Made(value, -1) for value in range(len(inputs))] + [value_of_shared[number] for number in shared_rows]
+    values = len(inputs) + len(shared)
+    nodes: list[Node] = []
+    ranks = Ranks(table)
+    for node, node_kind in enumerate(kind):
+        recipe = table.recipes[node_kind]
+        reads = operands[operand_start[node] : operand_start[node + 1]]
+        made_by_parts: list[list[Made]] = []
+        for part in recipe.parts:
+            own = table.types[part.type]
+            if own.is_variadic:
+                read = [made[value] for value in reads]
+            else:
+                read = [_source(one, made, reads, value_of_shared, made_by_parts) for one in part.operands]
+            is_kept = not (own.is_variadic and len(read) == 1)
+            number, level, rank = ranks.add(part.type, [one.part for one in read], is_kept)
+            if is_kept:
+                nodes.append(Node(part.type, level, rank, [one.value for one in read]))
+                made_by_parts.append([Made(values + output, number) for output in range(own.outputs)])
+                values += own.outputs
+            else:
+                made_by_parts.append([Made(read[0].value, number)])
+        made += [made_by_parts[part][output] for part, output in recipe.outputs]
+    return TypedGraph(
+        table=table,
+        nodes=nodes,
+        values=values,
+        outputs=[made[value].value for value in outputs],
+        inputs=inputs,
+        class_rows=class_rows,
+        shared=shared,
+        needs=ranks.needs(),
+        ranks=ranks.by_type(),
+    )
+
+
+def _shared_operands(table: Any, kinds: set[int]) -> set[int]:
+    """The shared values that nodes of some kinds read as rows."""
+    parts = [part for kind in kinds for part in table.recipes[kind].parts]
+    return {first for part in parts for source, first, _ in part.operands if source == 1}
+
+
+def _source(
+    operand: tuple[int, int, int], made: list[Made], reads: Sequence[int], value_of_shared: dict[int, Made],
+    made_by_parts: list[list[Made]],
+) -> Made:  # fmt: skip
+    """An operand of a part (see `type_table`)."""
+    source, first, output = operand
+    if source == 0:
+        return made[reads[first]]
+    return value_of_shared[first] if source == 1 else made_by_parts[first][output]
+
+
+class Ranks:
+    """The ranks of the parts of a graph.
+
+    The rank of a part is how many parts of its own type lie on a path below it, at most, inside its loop (see
+    `ir/ranks`).
+    """
+
+    def __init__(self, table: Any):
+        self.table = table
+        self.type: list[int] = []
+        self.level: list[int] = []
+        # For each part how many parts of each type of its loop lie on a path up to it, itself included: of all parts,
+        # and of those that are kept.
+        self.below: list[Counter[int]] = []
+        self.below_kept: list[Counter[int]] = []
+        self.is_kept: list[bool] = []
+        self.highest: dict[tuple[int, int, int], int] = {}
+
+    def add(self, type_id: int, reads: list[int], is_kept: bool) -> tuple[int, int, int]:
+        """A further part, which reads earlier ones: its number, its level, and its rank."""
+        reads = [part for part in reads if part >= 0]
+        loop = self.table.loop_of.get(type_id)
+        inside = [part for part in reads if loop is not None and self.table.loop_of.get(self.type[part]) == loop]
+        below, below_kept = Counter[int](), Counter[int]()
+        for part in inside:
+            below |= self.below[part]
+            below_kept |= self.below_kept[part]
+        below[type_id] += 1
+        below_kept[type_id] += is_kept
+        rank = below[type_id] - 1
+        for part in inside:
+            read = self.type[part]
+            if read != type_id:
+                key = type_id, rank, read
+                self.highest[key] = max(self.highest.get(key, 0), self.below[part][read] - 1)
+        self.type.append(type_id)
+        self.level.append(max((self.level[part] + 1 for part in reads), default=0))
+        self.below.append(below)
+        self.below_kept.append(below_kept)
+        self.is_kept.append(is_kept)
+        return len(self.type) - 1, self.level[-1], rank
+
+    def needs(self) -> list[Need]:
+        return [Need(*key, highest) for key, highest in sorted(self.highest.items())]
+
+    def by_type(self) -> dict[int, tuple[int, int]]:
+        found: dict[int, tuple[int, int]] = {}
+        for number, type_id in enumerate(self.type):
+            ranks, least = found.get(type_id, (0, 0))
+            ranks = max(ranks, self.below[number][type_id])
+            if self.is_kept[number]:
+                least = max(least, self.below_kept[number][type_id])
+            found[type_id] = ranks, least
+        return dict(sorted(found.items()))

@@ -1,0 +1,157 @@
+"""The tables of a fused program: one buffer of integers for all of them, and where in it each table lies."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.batch.analysis import SharedRows, shared_positions
+from jitbatch.batch.types import Types
+from jitbatch.core.layout import NONE, ArenaLayout, ArenaTables, BlockLayout, LoopLayout, PhaseLayout
+from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.fused.loop import Block, LoopShape
+from jitbatch.execute.fused.program import FusedProgram, SingleShape
+from jitbatch.execute.fused.widths import best_chunks, most_nodes
+
+
+class TableLayout:
+    """Where the tables of a program lie.
+
+    Attributes:
+        core: the sizes of the program, as the core reads them.
+        size: how many elements all tables have together.
+        is_for_constants: whether the inputs of the program are constants, and not those of an outer transformation.
+    """
+
+    def __init__(self, types: Types, program: FusedProgram, arenas: Sequence[ArenaShape]):
+        self.types, self.program, self.arenas = types, program, tuple(arenas)
+        self._shapes: list[tuple[int, ...]] = []
+        self._offsets: list[int] = []
+        self.size = 0
+        self._type_of = {kind: number for number, kind in enumerate(types.kinds)}
+        tables: list[Any] = []
+        phases = []
+        for phase in program.phases:
+            add = self._add_single if isinstance(phase, SingleShape) else self._add_loop
+            phase_layout, own = add(phase)  # type: ignore[arg-type]
+            phases.append(phase_layout)
+            tables.append(own)
+        places, self._tree = jax.tree.flatten(tuple(tables))
+        ends = [offset + math.prod(shape) for offset, shape in zip(self._offsets, self._shapes, strict=True)]
+        self._views = [(slice(self._offsets[place], ends[place]), self._shapes[place]) for place in places]
+        own_arenas = [ArenaLayout(one.value_class, len(one.shared), one.inputs, one.capacity) for one in arenas]
+        self.core = types.table.layout(phases, own_arenas, self.size)
+        self._positions: SharedRows | None = None
+        flows = dict(zip(types.kinds, types.flows, strict=True))
+        self.is_for_constants = all(block.flows == flows[block.kind] for block in program.blocks)
+
+    def tables(self, buffer: np.ndarray) -> Any:
+        """The tables as the program reads them: parts of a buffer, int32 [size], none of them copied."""
+        return self._tree.unflatten([buffer[part].reshape(shape) for part, shape in self._views])
+
+    def shared_positions(self) -> SharedRows:
+        """Where the shared values lie that the arenas begin with."""
+        tables, found = self.types.exemplars[0].tables, self._positions
+        if found is None or (len(found.row), len(found.counts)) != (len(tables.shared_class), len(tables.classes)):
+            found = shared_positions({arena.value_class: arena.shared for arena in self.arenas}, tables)
+            self._positions = found
+        return found
+
+    def _add(self, *shape: int) -> tuple[int, int]:
+        """A further table: its place among the tables, and its offset."""
+        offset = self.size
+        self._shapes.append(shape)
+        self._offsets.append(offset)
+        self.size += math.prod(shape)
+        return len(self._shapes) - 1, offset
+
+    def _add_single(self, shape: SingleShape) -> tuple[PhaseLayout, Any]:
+        block = shape.block
+        if block.kind.is_variadic:
+            names = {"terms": (block.terms,), "segments": (block.terms,)}
+        else:
+            names = {"operands": (block.kind.rows, block.capacity)}
+        added = {name: self._add(*sizes) for name, sizes in names.items()}
+        total, total_table = self._add()
+        own = self._block(block, shape.reads, shape.writes, (), [offset for _, offset in added.values()])
+        return PhaseLayout((own,), total_table, None), {**{n: place for n, (place, _) in added.items()}, "total": total}
+
+    def _add_loop(self, shape: LoopShape) -> tuple[PhaseLayout, Any]:
+        types = len(shape.blocks)
+        widths = max((block.widths for block in shape.blocks), key=len)
+        rounds, rounds_table = self._add()
+        ends, ends_table = self._add(shape.rounds, types, 1 + len(widths))
+        total, total_table = self._add(types)
+        blocks, operands = [], []
+        for block, reads, writes, edges in zip(shape.blocks, shape.reads, shape.writes, shape.edges, strict=True):
+            room = block.capacity + 2 * shape.margin
+            if block.kind.is_variadic:
+                added = {"terms": self._add(block.terms), "first": self._add(room), "count": self._add(room)}
+                operands.append({name: place for name, (place, _) in added.items()})
+                offsets = [offset for _, offset in added.values()]
+            else:
+                place, offset = self._add(room, block.kind.rows)
+                operands.append(place)
+                offsets = [offset]
+            blocks.append(self._block(block, reads, writes, edges, offsets))
+        arenas = [self._arena(shape, arena) for arena in range(len(shape.edge_rows))]
+        loop = LoopLayout(
+            margin=shape.margin,
+            rounds=shape.rounds,
+            most=widths[-1] if shape.is_static else most_nodes(widths[-1]),
+            pair_trips=shape.pair_trips or (),
+            widths=widths,
+            edge_rows=shape.edge_rows,
+            pair_rows=shape.pair_rows,
+            rounds_table=rounds_table,
+            ends_table=ends_table,
+            arenas=tuple(offsets for offsets, _ in arenas),
+        )
+        tables: dict[str, Any] = {"rounds": rounds, "ends": ends, "total": total, "operands": tuple(operands)}
+        for name in ("edge_of_row", "row_of_edge", "row_of_term", "pair_left", "pair_right", "pair_start", "pair_span"):
+            tables[name] = tuple(own.get(name) for _, own in arenas)
+        return PhaseLayout(tuple(blocks), total_table, loop), tables
+
+    def _block(
+        self, block: Block, reads: Sequence[int], writes: Sequence[int], edges: Sequence[int], offsets: Sequence[int]
+    ) -> BlockLayout:
+        chunks = [many for one in best_chunks(block.widths) for many in one] if block.widths else []
+        return BlockLayout(
+            type=self._type_of[block.kind],
+            capacity=block.capacity,
+            terms=block.terms,
+            starts=block.starts,
+            reads=tuple(reads),
+            writes=tuple(writes),
+            edges=tuple(edges),
+            widths=block.widths,
+            chunks=tuple(chunks),
+            tables=tuple(offsets),
+        )
+
+    def _arena(self, shape: LoopShape, arena: int) -> tuple[ArenaTables, dict[str, Any]]:
+        """The tables of cotangent rows of one arena: their offsets, and their places among all tables."""
+        if not shape.edge_rows[arena]:
+            return ArenaTables(), {}
+        edges, pairs = shape.edge_rows[arena], shape.pair_rows[arena]
+        sizes: dict[str, tuple[int, ...]] = {
+            "edge_of_row": (self.arenas[arena].capacity,),
+            "row_of_edge": (edges + pairs,),
+        }
+        terms = sum(
+            block.terms
+            for block, reads, begins in zip(shape.blocks, shape.reads, shape.edges, strict=True)
+            if block.kind.is_variadic and reads[0] == arena and begins[0] != NONE
+        )
+        if terms:
+            sizes |= {"edge_of_term": (terms,), "row_of_term": (terms,)}
+        if pairs:
+            sizes |= dict.fromkeys(("pair_left", "pair_right", "pair_start"), (pairs,))
+            sizes["pair_span"] = (shape.rounds, len(shape.blocks), 2)
+        added = {name: self._add(*size) for name, size in sizes.items()}
+        places: dict[str, Any] = {name: place for name, (place, _) in added.items()}
+        if terms:
+            places["row_of_term"] = places.pop("edge_of_term"), places["row_of_term"]
+        return ArenaTables(**{name: offset for name, (_, offset) in added.items()}), places

@@ -1,0 +1,214 @@
+"""How much room a fused program has: for the batch that it is made for, for other sizes, and headroom."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from jitbatch.batch.analysis import Analysis
+from jitbatch.batch.types import Origin
+from jitbatch.core.layout import NONE, PAIR_WIDTH
+from jitbatch.core.reference.schedule import Schedule
+from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.fused.loop import Block, LoopShape
+from jitbatch.execute.fused.program import FusedProgram, SingleShape
+from jitbatch.execute.fused.widths import overshoot, widths_for
+from jitbatch.execute.sizes import LoopSizes, Sizes, size_of
+from jitbatch.util.compat import is_float
+from jitbatch.util.headroom import headroom
+from jitbatch.util.rounding import round_up
+
+PAIRS_HEADROOM = 2.0
+"""Headroom for sums of pairs of gradients: their number varies more than that of nodes, with how many calls are equal,
+and room for more of them costs memory alone."""
+
+
+def size_program(
+    analysis: Analysis, schedule: Schedule, least: Sizes, static_loops: bool, headroom_for: int
+) -> tuple[FusedProgram, tuple[ArenaShape, ...]]:
+    """The program of a batch, with room for at least `least` and, if asked for, for other batches of `headroom_for`
+    samples."""
+    sizing = Sizing(analysis, schedule, least, static_loops, headroom_for)
+    phases = tuple(
+        sizing.loop(members) if is_loop else sizing.single(members[0]) for members, is_loop in analysis.types.phases
+    )
+    return FusedProgram(phases, sizing.sizes()), sizing.arenas()
+
+
+class Sizing:
+    """Sizes the phases of a program, one after the other."""
+
+    def __init__(
+        self, analysis: Analysis, schedule: Schedule, least: Sizes, static_loops: bool, headroom_for: int
+    ):  # fmt: skip
+        self.analysis = analysis
+        self.types = types = analysis.types
+        self.flows = analysis.flows
+        self.carries = [self._carries(number) for number in range(len(types.kinds))]
+        self.measured = schedule.measure(self.carries)
+        self.loop_ids = {members: loop for loop, members in enumerate(m for m, is_loop in types.phases if is_loop)}
+        self.least = least
+        self.static_loops = static_loops
+        self.headroom_for = headroom_for
+        self.headroom, self.headroom_of_all = np.ones(len(types.kinds)), 1.0
+        if headroom_for:
+            self.headroom = headroom(_type_counts(analysis), headroom_for)
+            nodes = np.array([graph.node_count for graph in analysis.graphs])
+            self.headroom_of_all = float(headroom(nodes, headroom_for))
+        self.nodes: dict[Origin, int] = {}
+        self.terms: dict[Origin, int] = {}
+        self.loops: dict[frozenset[Origin], LoopSizes] = {}
+        counts = analysis.packed.counts.tolist()
+        self.inputs = {c: _size(n, least.inputs.get(c, 0), self.headroom_of_all) for c, n in enumerate(counts)}
+        self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in self.inputs]
+        used = {c for c, rows in enumerate(self.next_row) if rows}
+        self.arena_classes = sorted(used.union(*types.writes), key=analysis.tables.class_order)
+        self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
+
+    def _carries(self, number: int) -> list[int]:
+        """For each row operand of a type its value class, `NONE` if no derivative passes through it."""
+        kind = self.types.kinds[number]
+        avals = [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == NONE]
+        operands = zip(self.types.reads[number], avals, self.flows[number], strict=True)
+        return [c if is_float(aval) and flows else NONE for c, aval, flows in operands]
+
+    def arenas(self) -> tuple[ArenaShape, ...]:
+        """The arenas, once all phases have their sizes."""
+        shared = self.analysis.shared_rows
+        return tuple(ArenaShape(c, shared[c], self.inputs[c], max(self.next_row[c], 1)) for c in self.arena_classes)
+
+    def sizes(self) -> Sizes:
+        """What the program has room for."""
+        return Sizes(
+            profile=self.types.profile,
+            exemplars=self.types.exemplars,
+            nodes=self.nodes,
+            terms=self.terms,
+            inputs=self.inputs,
+            shared=frozenset(number for rows in self.analysis.shared_rows for number in rows),
+            loops=self.loops,
+        )
+
+    def _arenas(self, classes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self.arena_of[one] for one in classes)
+
+    def single(self, number: int) -> SingleShape:
+        """A phase that is not a loop, of one type."""
+        reads, writes = self._arenas(self.types.reads[number]), self._arenas(self.types.writes[number])
+        return SingleShape(self._block(number), reads, writes)
+
+    def _block(self, number: int, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
+        kind, origin, more = self.types.kinds[number], self.types.origins[number], self.headroom[number]
+        # There is room for a node even where all variadic nodes are of one term, which are no nodes.
+        count = max(self.measured.nodes[number], 1)
+        capacity = self.nodes[origin] = _size(count, size_of(self.least.nodes, origin), more)
+        terms = 0
+        if kind.is_variadic:
+            count = max(self.measured.terms[number], 1)
+            terms = self.terms[origin] = _size(count, size_of(self.least.terms, origin), more)
+        starts_of_outputs = []
+        for out_class in self.types.writes[number]:
+            starts_of_outputs.append(self.next_row[out_class])
+            self.next_row[out_class] += capacity + 2 * margin
+        fitting = tuple(width for width in widths if width <= capacity + 2 * margin)
+        return Block(kind, capacity, tuple(starts_of_outputs), self.flows[number], fitting, terms)
+
+    def loop(self, members: tuple[int, ...]) -> LoopShape:
+        """A loop of some types."""
+        origins = [self.types.origins[t] for t in members]
+        least = self.least.of_loop(origins)
+        largest = max(_enlarged(max(self.measured.widest[t], 1), self.headroom[t]) for t in members)
+        if self.static_loops:
+            margin = max(round_up(largest), least.width)
+            widths: tuple[int, ...] = (margin,)
+        else:
+            widths = widths_for(largest, least.width)
+            margin = overshoot(widths)
+        blocks = [self._block(t, margin, widths) for t in members]
+        if self.static_loops:
+            blocks = [self._with_longest(block, t, least) for block, t in zip(blocks, members, strict=True)]
+        edges, edge_rows = self._edges(members, blocks, margin)
+        loop = self.loop_ids[members]
+        pairs = self._by_class(self.measured.pairs[loop])
+        pair_rows = tuple(map(self._room_for_pairs, pairs, edge_rows, self._by_class(least.pairs)))
+        pair_trips = None
+        if self.static_loops:
+            trips = zip(self._by_class(self.measured.pair_trips[loop]), self._by_class(least.pair_trips), strict=True)
+            pair_trips = tuple(_size(count, enough, self.headroom_of_all) for count, enough in trips)
+        rounds = max(self._room_for_rounds(self.measured.rounds[loop]), least.rounds)
+        self.loops[frozenset(origins)] = LoopSizes(
+            rounds=rounds,
+            width=widths[-1],
+            pairs=dict(zip(self.arena_classes, pair_rows, strict=True)),
+            pair_trips=dict(zip(self.arena_classes, pair_trips or (), strict=False)),
+            longest=max(block.longest for block in blocks),
+        )
+        return LoopShape(
+            blocks=tuple(blocks),
+            margin=margin,
+            rounds=rounds,
+            reads=tuple(self._arenas(self.types.reads[t]) for t in members),
+            writes=tuple(self._arenas(self.types.writes[t]) for t in members),
+            edges=edges,
+            edge_rows=edge_rows,
+            pair_rows=pair_rows,
+            pair_trips=pair_trips,
+        )
+
+    def _by_class(self, counts: Mapping[int, int]) -> list[int]:
+        return [counts.get(c, 0) for c in self.arena_classes]
+
+    def _with_longest(self, block: Block, number: int, least: LoopSizes) -> Block:
+        if not block.kind.is_variadic:
+            return block
+        return replace(block, longest=_size(self.measured.longest[number], least.longest, self.headroom_of_all))
+
+    def _edges(
+        self, members: tuple[int, ...], blocks: list[Block], margin: int
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+        """For each type and row operand where its cotangent rows begin; and for each arena how many there are."""
+        edge_rows = [1] * len(self.arena_classes)  # row 0 stays zero
+        begins = []
+        for t, block in zip(members, blocks, strict=True):
+            own = []
+            for carried in self.carries[t]:
+                if carried == NONE:
+                    own.append(NONE)
+                else:
+                    own.append(edge_rows[self.arena_of[carried]])
+                    edge_rows[self.arena_of[carried]] += block.capacity + 2 * margin
+            begins.append(tuple(own))
+        return tuple(begins), tuple(rows if rows > 1 else 0 for rows in edge_rows)
+
+    def _room_for_pairs(self, pairs: int, edge_rows: int, least: int) -> int:
+        # There may be few, and then their number varies much: a sixteenth of the cotangent rows is no cost.
+        enough = max(pairs + PAIR_WIDTH, edge_rows // 16) if pairs else 0
+        more = max(self.headroom_of_all, PAIRS_HEADROOM) if self.headroom_for else 1.0
+        return _size(enough, least, more) if edge_rows else 0
+
+    def _room_for_rounds(self, rounds: int) -> int:
+        """Rounded far up, to 64, 256, 1024, ..., where those that are not there cost only rows of small tables."""
+        if self.static_loops:
+            return round_up(_enlarged(rounds, self.headroom_of_all))
+        room = 64
+        while room < rounds:
+            room *= 4
+        return room
+
+
+def _type_counts(analysis: Analysis) -> np.ndarray:
+    """int [samples, types]; how many nodes of each type each sample has."""
+    counts = np.zeros((len(analysis.graphs), len(analysis.types.kinds)), np.int64)
+    for sample, graph in enumerate(analysis.graphs):
+        for number, count in graph.type_counts.items():
+            counts[sample, number] = count
+    return counts
+
+
+def _size(count: int, least: int, headroom: float = 1.0) -> int:
+    return max(round_up(_enlarged(count, headroom)) if count else 0, least)
+
+
+def _enlarged(count: int, headroom: float) -> int:
+    return math.ceil(count * headroom)
