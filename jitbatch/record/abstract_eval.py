@@ -12,7 +12,7 @@ import numpy as np
 
 from jitbatch.ir.cell import Identity, param_key
 from jitbatch.record.values import Value
-from jitbatch.util import compat
+from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
 
 MAX_OPERATIONS = 1024
@@ -26,12 +26,13 @@ class _CannotBeCompared(Exception):
     """A function closes over what belongs to one recording, or over much."""
 
 
-class Abstract:
+class AbstractEvaluation:
     """What is known of operations."""
 
     def __init__(self) -> None:
-        self._results = Cache(MAX_OPERATIONS)
-        self._custom_calls = Cache(MAX_OPERATIONS)
+        maxsize = MAX_OPERATIONS if passes.remembers() else 0
+        self._results = Cache(maxsize)
+        self._custom_calls = Cache(maxsize)
 
     def evaluate(self, primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
         """The avals of what a primitive makes, and its effects."""
@@ -71,7 +72,7 @@ def _evaluate(primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> 
 
 
 def _input_key(value: Any) -> Hashable:
-    return value.aval_number if type(value) is Value else compat.typeof(value)
+    return value.aval_id if type(value) is Value else compat.typeof(value)
 
 
 def _function_key(value: Any) -> Hashable:

@@ -10,7 +10,7 @@ from typing import Any
 from jax.extend.core import primitives
 
 from jitbatch.ir.cell import Identity
-from jitbatch.util import compat
+from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
 
 
@@ -49,7 +49,7 @@ _known = Cache(1024)
 def _of_jaxpr(jaxpr: Any) -> dict[int, int]:
     """Which outputs of a jaxpr are inputs of it. Remembered by identity, since JAX hands out the same jaxprs again."""
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, compat.ClosedJaxpr) else jaxpr
-    return _known.get_or_make(Identity(jaxpr), lambda: _find(jaxpr))
+    return passes.remembered(_known, Identity(jaxpr), lambda: _find(jaxpr))
 
 
 def _find(jaxpr: Any) -> dict[int, int]:
