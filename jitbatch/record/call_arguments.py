@@ -190,11 +190,6 @@ class CallArguments:
             form = self._tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
             self.known[id(arg)] = Flat(arg, leaves, (), form, True)
 
-    def remember_result(self, result: Any, leaves: Sequence[Value], rows: Sequence[int], form: int) -> None:
-        """Remember a tuple that a call returned."""
-        if self._remembers:
-            self.known[id(result)] = result, leaves, rows, form, False
-
     def _remember_shared(self, flat: Flat) -> Flat:
         """Remember an argument that holds nothing but shared values."""
         self._shared.append(flat)

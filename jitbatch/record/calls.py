@@ -4,19 +4,16 @@ The body runs once on aliases of its arguments. If it calls no other decorated f
 operations are folded into cells, and each cell is a node. If it does, it is a *composite call*: what it recorded stays
 in the recording, so that recursion through decorated functions needs nothing special.
 
-`record_call` is the meaning of a call, and needs no cache. `record_new_call` remembers what it finds (see
-`record/known_calls`); `record/replay` adds a call to the graph that was remembered.
+Nothing is remembered here. `record/known_calls` remembers calls, and `record/replay` adds a known call to the graph.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jitbatch.record.body_arguments import BodyArguments, aliased
+from jitbatch.record.body_arguments import BodyArguments
 from jitbatch.record.cell_body import CellBody, check_returned, make_cell_body
-from jitbatch.record.known_calls import FunctionCalls
 from jitbatch.record.list_arguments import list_elements
 from jitbatch.record.running_totals import apart
-from jitbatch.record.templates import Template, make_template
 
 if TYPE_CHECKING:
     from jitbatch.record.recorder import Recorder
@@ -96,28 +93,3 @@ def run_body(recorder: "Recorder", fun: Callable[..., Any], args: Sequence[Any],
     if len(recorder.ops) > first_op:
         recorder.ops[first_op:] = apart(recorder.ops[first_op:])
     return result
-
-
-def record_new_call(
-    recorder: "Recorder", function: FunctionCalls, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...],
-    kwargs: dict[str, Any], forms: tuple[Hashable, ...],
-) -> tuple[Template | None, Any]:  # fmt: skip
-    """Record a call that has no template, and remember it. Returns the template of a cell call, which is to be
-    replayed, or None and the result of a composite call, which has recorded itself."""
-    known = recorder.known
-    body = None
-    call = recorder.arguments.take_apart(fun, args, kwargs)
-    cells = known.cell_bodies.get(call.signature)
-    if cells is None:
-        # Aliases of shared values take long, and are of no use to a composite call.
-        body = aliased(call, recorder.alias, with_shared=not function.has_composites)
-        cells, result = record_call(recorder, fun, len(args), tuple(kwargs), body)
-        if cells is None:
-            function.note_composite(forms)
-            return None, result
-    function.note_cell_call(forms)
-    template = make_template(cells, call.leaves, call.positions, recorder.rows)
-    if known.remembers and not cells.closes_over_tracer:
-        forms, _ = recorder.arguments.describe(key, args, kwargs, is_new=True)
-        known.remember(forms, template, call.signature, cells, for_all=body is not None and body.for_all)
-    return template, None

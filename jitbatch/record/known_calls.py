@@ -1,14 +1,19 @@
-"""What is remembered of the decorated functions that a function calls."""
+"""Remembering calls of decorated functions: a call on arguments of known forms is replayed without its body."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitbatch.record.abstract_eval import AbstractEvaluation
+from jitbatch.record.body_arguments import aliased
 from jitbatch.record.call_arguments import weakly
+from jitbatch.record.calls import record_call
 from jitbatch.record.cell_body import CellBody
-from jitbatch.record.templates import Template
+from jitbatch.record.templates import Template, make_template
 from jitbatch.util import passes
 from jitbatch.util.caches import Cache, CacheInfo
+
+if TYPE_CHECKING:
+    from jitbatch.record.recorder import Recorder
 
 MAX_COMPOSITES = 4096
 """Forms that are remembered of a function that calls others on them."""
@@ -95,6 +100,42 @@ class FunctionCalls:
         """Note a call that called no others."""
         self.has_cell_calls = True
         self.composites.discard(forms)
+
+
+def record_and_remember(
+    recorder: "Recorder", function: FunctionCalls, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...],
+    kwargs: dict[str, Any], forms: tuple[Hashable, ...],
+) -> tuple[Template | None, Any]:  # fmt: skip
+    """Record a call that is not known, and remember it.
+
+    Returns the template of a cell call, which is to be replayed, or None and the result of a composite call, which has
+    recorded itself.
+
+    Args:
+        recorder: the recording.
+        function: what is known of the function's calls.
+        fun: the function.
+        key: stands for it.
+        args, kwargs: the arguments.
+        forms: the key and the forms of the arguments.
+    """
+    known = recorder.known
+    body = None
+    call = recorder.arguments.take_apart(fun, args, kwargs)
+    cells = known.cell_bodies.get(call.signature)
+    if cells is None:
+        # Aliases of shared values take long, and are of no use to a composite call.
+        body = aliased(call, recorder.alias, with_shared=not function.has_composites)
+        cells, result = record_call(recorder, fun, len(args), tuple(kwargs), body)
+        if cells is None:
+            function.note_composite(forms)
+            return None, result
+    function.note_cell_call(forms)
+    template = make_template(cells, call.leaves, call.positions, recorder.rows)
+    if known.remembers and not cells.closes_over_tracer:
+        forms, _ = recorder.arguments.describe(key, args, kwargs, is_new=True)
+        known.remember(forms, template, call.signature, cells, for_all=body is not None and body.for_all)
+    return template, None
 
 
 def code_of(fun: Callable[..., Any]) -> Hashable:

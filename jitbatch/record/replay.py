@@ -52,7 +52,7 @@ def replay(
     result = make(values)
     if form is not None:
         made = range(first, end) if in_order else [value.row for value in values]
-        recorder.arguments.remember_result(result, values, made, form)
+        recorder.arguments.known[id(result)] = result, values, made, form, False
     return result
 
 

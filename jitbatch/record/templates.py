@@ -17,6 +17,7 @@ from jitbatch.record.graph_builder import SharedRow
 from jitbatch.record.rows import Rows
 from jitbatch.record.structure import is_named_tuple
 from jitbatch.record.values import ConstantRow, Value
+from jitbatch.util import passes
 
 
 class NodeOutput(NamedTuple):
@@ -60,7 +61,7 @@ class Template(NamedTuple):
         further: constants and shared values that are rows, and rows that the body closes over.
         results: the leaves of the result, each what a `NodeOutput` of its own holds.
         make: makes the result from its leaves; None if it is one array.
-        form: the form of the result, if it is made of nothing but tuples of rows.
+        form: the form of the result, if it consists of tuples of rows: it is looked up when it is passed on.
         in_order: whether the result is all outputs of the nodes, in order.
         any_result: a result that the four fields before do not describe.
     """
@@ -190,7 +191,7 @@ def _plain_result(results: Sequence[Any], out_tree: Any, rows: Rows) -> tuple[An
         return None, None
     if type(outline) is dict:
         return _dict_maker(outline, results) or out_tree.unflatten, None
-    if not _is_immutable(outline):
+    if not _is_immutable(outline) or not passes.remembers():
         return out_tree.unflatten, None
     form = rows.tables.form("tree", out_tree, (), tuple(leaf.aval_id for leaf in results))
     return _tuple_maker(outline) or out_tree.unflatten, form
