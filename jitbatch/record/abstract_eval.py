@@ -1,4 +1,4 @@
-"""What operations make, without running them: avals, which are remembered.
+"""The avals of the outputs of operations, which are remembered.
 
 A function that calls `jnp` outside of decorated functions binds the same primitives on values of the same types for
 every sample. What JAX says of them is asked once for each function and kind of shared arguments.
@@ -27,7 +27,7 @@ class _CannotBeCompared(Exception):
 
 
 class AbstractEvaluation:
-    """What is known of operations."""
+    """The avals of operations that were asked of JAX."""
 
     def __init__(self) -> None:
         maxsize = MAX_OPERATIONS if passes.remembers() else 0
@@ -35,7 +35,7 @@ class AbstractEvaluation:
         self._custom_calls = Cache(maxsize)
 
     def evaluate(self, primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
-        """The avals of what a primitive makes, and its effects."""
+        """The avals of the outputs of a primitive, and its effects."""
         if primitive is compat.jit_p:  # which knows them
             return _evaluate(primitive, inputs, params)
         key = (primitive, tuple(map(_input_key, inputs)), *params.items(), *map(type, params.values()))

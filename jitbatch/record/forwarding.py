@@ -20,7 +20,7 @@ def handed_through(primitive: Any, params: dict[str, Any]) -> dict[int, int]:
         return _of_jaxpr(params["jaxpr"])
     if primitive is primitives.cond_p:  # behind the index, if all branches do it
         first, *others = [_of_jaxpr(branch) for branch in params["branches"]]
-        return {out: given + 1 for out, given in first.items() if all(one.get(out) == given for one in others)}
+        return {out: place + 1 for out, place in first.items() if all(other.get(out) == place for other in others)}
     if primitive is primitives.scan_p:
         return _of_carry(params["jaxpr"], params["num_consts"], params["num_carry"], params["num_consts"])
     if primitive is primitives.while_p:
@@ -34,10 +34,10 @@ def origin(jaxpr: Any, var: Any) -> Any:
     makers = {out: (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
     while var in makers:
         equation, place = makers[var]
-        given = handed_through(equation.primitive, equation.params).get(place)
-        if given is None:
+        input_place = handed_through(equation.primitive, equation.params).get(place)
+        if input_place is None:
             return var
-        var = equation.invars[given]
+        var = equation.invars[input_place]
         if isinstance(var, compat.Literal):
             return None
     return var
