@@ -26,8 +26,8 @@ from jitbatch.plan.prefetch import Ahead, on_device, plans_of
 from jitbatch.plan.run import execute, results_of
 from jitbatch.record.arguments import each_call, shared_arguments, take_apart
 from jitbatch.record.call_arguments import weakly
-from jitbatch.record.context import SharedArguments, shared_names
 from jitbatch.record.recorder import Recorder
+from jitbatch.record.shared_arguments import SharedArguments, shared_names
 from jitbatch.schedule.policies import POLICIES
 from jitbatch.step.samples import current_step
 from jitbatch.util.caches import CacheInfo

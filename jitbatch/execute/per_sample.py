@@ -22,9 +22,11 @@ from jitbatch.ir.describe import largest
 from jitbatch.ir.items import Items, split_items
 from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.record.arguments import Arguments
-from jitbatch.record.context import Context, SharedArguments, array_leaves, call_noted
+from jitbatch.record.context import Context
 from jitbatch.record.forwarding import origin
+from jitbatch.record.noted_call import array_leaves, call_noted
 from jitbatch.record.rows import ClosesOverTracer
+from jitbatch.record.shared_arguments import SharedArguments
 from jitbatch.record.structure import Structure, aval_of
 from jitbatch.record.values import check_result
 from jitbatch.util import compat, jaxprs, meshes

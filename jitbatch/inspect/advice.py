@@ -14,7 +14,7 @@ from jitbatch.inspect.report import Advice, CellReport
 from jitbatch.ir.cell import array_key, param_key
 from jitbatch.ir.sources import Operand, Operation
 from jitbatch.ir.tables import ROW, SharedArray, SharedLeaf
-from jitbatch.record.context import shared_names
+from jitbatch.record.shared_arguments import shared_names
 from jitbatch.util import compat
 from jitbatch.util.malloc import remedy
 

@@ -172,6 +172,10 @@ class Interned(Generic[Entry]):
                     self._numbers[key] = found
         return found
 
+    def find(self, key: Hashable) -> int | None:
+        """The number of an entry, None if it is not there."""
+        return self._numbers.get(key)
+
     def __contains__(self, key: Hashable) -> bool:
         return key in self._numbers
 

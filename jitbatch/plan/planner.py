@@ -34,8 +34,9 @@ from jitbatch.plan.saved.values import CHANGED
 from jitbatch.plan.shards import plan_shards, split
 from jitbatch.record import context as context_module
 from jitbatch.record.arguments import Arguments, samples_of, swapped
-from jitbatch.record.context import Context, SharedArguments, shared_difference
+from jitbatch.record.context import Context
 from jitbatch.record.rows import ClosesOverTracer
+from jitbatch.record.shared_arguments import SharedArguments, shared_difference
 from jitbatch.record.structure import Structure
 from jitbatch.tune.auto import Choice, Chooser, Way
 from jitbatch.tune.cost import PREDICTIONS

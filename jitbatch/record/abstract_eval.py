@@ -1,4 +1,4 @@
-"""What operations make, without running them: avals, which are remembered.
+"""The avals of the outputs of operations, which are remembered.
 
 A function that calls `jnp` outside of decorated functions binds the same primitives on values of the same types for
 every sample. What JAX says of them is asked once for each function and kind of shared arguments.
@@ -12,7 +12,7 @@ import numpy as np
 
 from jitbatch.ir.cell import Identity, param_key
 from jitbatch.record.values import Value
-from jitbatch.util import compat
+from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
 
 MAX_OPERATIONS = 1024
@@ -26,15 +26,16 @@ class _CannotBeCompared(Exception):
     """A function closes over what belongs to one recording, or over much."""
 
 
-class Abstract:
-    """What is known of operations."""
+class AbstractEvaluation:
+    """The avals of operations that were asked of JAX."""
 
     def __init__(self) -> None:
-        self._results = Cache(MAX_OPERATIONS)
-        self._custom_calls = Cache(MAX_OPERATIONS)
+        maxsize = MAX_OPERATIONS if passes.remembers() else 0
+        self._results = Cache(maxsize)
+        self._custom_calls = Cache(maxsize)
 
     def evaluate(self, primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
-        """The avals of what a primitive makes, and its effects."""
+        """The avals of the outputs of a primitive, and its effects."""
         if primitive is compat.jit_p:  # which knows them
             return _evaluate(primitive, inputs, params)
         key = (primitive, tuple(map(_input_key, inputs)), *params.items(), *map(type, params.values()))
@@ -71,7 +72,7 @@ def _evaluate(primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> 
 
 
 def _input_key(value: Any) -> Hashable:
-    return value.aval_number if type(value) is Value else compat.typeof(value)
+    return value.aval_id if type(value) is Value else compat.typeof(value)
 
 
 def _function_key(value: Any) -> Hashable:

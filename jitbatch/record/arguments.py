@@ -44,8 +44,8 @@ class Arguments:
     orders: Orders = ()
 
     def emptied(self, orders: Orders) -> "Arguments":
-        """The same call without its values: which parts there are, how they are mapped, and the order of keys in what
-        is shared."""
+        """This call without its values: which parts there are, how they are mapped, and the order of keys in shared
+        arguments."""
         return replace(self, parts=[replace(part, value=None) for part in self.parts], orders=orders)
 
     @property
@@ -241,7 +241,7 @@ def swapped(arguments: Arguments) -> str:
         if part.axis is not None or not isinstance(part.value, list | tuple) or not part.value:
             continue
         if not has_sequences or all(type(leaf) in (int, float, bool) for leaf in jax.tree.leaves(part.value)):
-            names = ", ".join(one.name for one in arguments.parts)
+            names = ", ".join(other.name for other in arguments.parts)
             return (
                 f"the argument {part.name!r}, which all samples share, is a {type(part.value).__name__} of "
                 f"{len(part.value)} items. If these are the samples, they stand in the wrong place: the arguments are "
@@ -272,7 +272,7 @@ def _items(part: Part) -> Sequence[Any]:
             columns = [_slices(leaf, part) for leaf in leaves]
             if len({len(column) for column in columns}) > 1:
                 paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]]
-                told = ", ".join(f"{name}{path} has {len(own)}" for path, own in zip(paths, columns, strict=True))
+                told = ", ".join(f"{name}{path} has {len(column)}" for path, column in zip(paths, columns, strict=True))
                 raise ArgumentError(f"arrays in argument {name!r} have different lengths on axis {part.axis}: {told}")
             return [tree.unflatten(row) for row in zip(*columns, strict=True)]
     raise ArgumentError(

@@ -1,76 +1,139 @@
-"""The body of a decorated function that calls no other one, as cells: a `Leaf`."""
+"""The body of a decorated function that calls no other one, as cells."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
-from jitbatch.ir.cell import SumCell, intern_cell
+from jitbatch.ir.cell import Cell, SumCell, intern_cell
 from jitbatch.ir.tables import Tables
 from jitbatch.record.fold import fold
-from jitbatch.record.list_arguments import Element, open_body
+from jitbatch.record.list_arguments import Cells, Element, open_body
 from jitbatch.record.notes import note_call
-from jitbatch.record.templates import Argument, Leaf, Made, Step
 from jitbatch.record.values import ConstantRow, Op, Value, within_body
+from jitbatch.util import compat
 from jitbatch.util.array_leaves import described, is_array
 from jitbatch.util.errors import OutputError
 from jitbatch.util.key_order import flatten
 from jitbatch.util.sites import describe_function, describe_source
 
 
-def make_leaf(
-    fun: Callable[..., Any], body: list[Op], aliases: list[Any], elements: list[Element | None], shared: set[int],
-    result: Any, tables: Tables, sample: str,
-) -> Leaf:  # fmt: skip
-    """The leaf that a call is.
+class Argument(NamedTuple):
+    """A leaf of the arguments of a call."""
+
+    leaf: int
+
+
+class CellOutput(NamedTuple):
+    """An output of an earlier cell of the same body."""
+
+    cell: int
+    output: int
+
+
+class BodyCell(NamedTuple):
+    """A cell of a body.
+
+    Attributes:
+        cell: what is computed.
+        inputs: arguments, outputs of earlier cells, constants that are rows, and values that the body closes over.
+        is_passed: which inputs are arguments of the cell; the others are closed over.
+        out_avals: the avals of its outputs, each with its id.
+    """
+
+    cell: Cell
+    inputs: tuple[Any, ...]
+    is_passed: tuple[bool, ...]
+    out_avals: tuple[tuple[Any, int], ...]
+
+
+class CellBody(NamedTuple):
+    """A decorated function on arguments of one structure, where it calls no other decorated function.
+
+    Attributes:
+        cells: one cell for the whole body; none where nothing is computed; several where the body reduces a list of any
+            length (see `record/list_arguments`).
+        results: for each leaf of the result an `Argument`, a `CellOutput`, or a value that is returned as it is.
+        out_tree: the tree of the result.
+    """
+
+    cells: tuple[BodyCell, ...]
+    results: tuple[Any, ...]
+    out_tree: Any
+
+    @property
+    def closes_over_tracer(self) -> bool:
+        """Whether the body holds for this recording alone."""
+        values = [*self.results, *(value for cell in self.cells for value in cell.inputs)]
+        return any(map(compat.is_tracer, values))
+
+
+def make_cell_body(
+    fun: Callable[..., Any], ops: Sequence[Op], leaves: Sequence[Any], elements: Sequence[Element | None],
+    shared: set[int], result: Any, tables: Tables,
+) -> CellBody:  # fmt: skip
+    """Fold the operations of a body into cells.
 
     Args:
-        fun: what was called.
-        body: what it recorded.
-        aliases: the leaves of its arguments, as it saw them.
-        elements: of each the element of a list that it belongs to.
-        shared: the `id`s of those that are shared.
-        result: what it returned.
+        fun: the function that was called.
+        ops: the operations that its body recorded.
+        leaves: the leaves of its arguments, as the body saw them.
+        elements: for each leaf the element of a list that it belongs to.
+        shared: the `id`s of leaves that are shared.
+        result: what the body returned.
         tables: those of the recording.
-        sample: what is recorded, for an error.
     """
-    check_returned(fun, result, sample)
-    leaves, out_tree = flatten(result)
-    argument = {id(alias): i for i, alias in enumerate(aliases) if type(alias) is Value}
-    made = {id(value) for op in body for value in op.outputs}
+    returned, out_tree = flatten(result)
+    arguments = {id(leaf): position for position, leaf in enumerate(leaves) if type(leaf) is Value}
+    parameters = [leaf for leaf in leaves if type(leaf) is Value]
     name, where = getattr(fun, "__qualname__", "cell"), describe_source(fun)[1]
-    parameters = [alias for alias in aliases if type(alias) is Value]
-    element_of = {id(alias): element for alias, element in zip(aliases, elements, strict=True)}
-    opened = open_body(body, leaves, element_of, shared, name, where)
-    if opened is None:
-        outputs = [leaf for leaf in leaves if id(leaf) in made]
-        opened = []
-        if outputs or any(op.effects for op in body):
-            jaxpr, operands = fold(body, parameters, outputs, getattr(fun, "__name__", "cell"))
-            opened = [(intern_cell(jaxpr, name, where), operands, outputs)]
+    element_of = {id(leaf): element for leaf, element in zip(leaves, elements, strict=True)}
+    cells = open_body(ops, returned, element_of, shared, name, where)
+    if cells is None:
+        cells = _one_cell(fun, ops, parameters, returned)
+    for cell, _, _ in cells:
+        note_call(tables.sources, cell, name, where, ops, parameters, len(cells) > 1)
+    return _refer_to_arguments(cells, returned, out_tree, arguments, tables)
 
-    places: dict[int, Any] = {key: Argument(i) for key, i in argument.items()}
-    steps: list[Step] = []
 
-    def place(value: Any) -> Any:
-        value = within_body(value, argument)
+def _one_cell(
+    fun: Callable[..., Any], ops: Sequence[Op], parameters: Sequence[Value], returned: Sequence[Any]
+) -> Cells:
+    """A body as one cell, or as none where it computes nothing."""
+    computed = {id(value) for op in ops for value in op.outputs}
+    outputs = [leaf for leaf in returned if id(leaf) in computed]
+    if not outputs and not any(op.effects for op in ops):
+        return []
+    jaxpr, operands = fold(ops, parameters, outputs, getattr(fun, "__name__", "cell"))
+    name, where = getattr(fun, "__qualname__", "cell"), describe_source(fun)[1]
+    return [(intern_cell(jaxpr, name, where), operands, outputs)]
+
+
+def _refer_to_arguments(
+    cells: Cells, returned: Sequence[Any], out_tree: Any, arguments: dict[int, int], tables: Tables
+) -> CellBody:
+    """Put references in place of values: `Argument` for leaves of the arguments, `CellOutput` for outputs of cells."""
+    references: dict[int, Any] = {key: Argument(position) for key, position in arguments.items()}
+
+    def refer(value: Any) -> Any:
+        value = within_body(value, arguments)
         if type(value) is Value and isinstance(value.source, ConstantRow):
             return value.source
-        return places.get(id(value), value)
+        return references.get(id(value), value)
 
-    for cell, operands, outputs in opened:
-        note_call(tables.sources, cell, name, where, body, parameters, len(opened) > 1)
-        avals = tuple((aval, tables.avals.number(aval)) for aval in cell.out_avals)
-        inputs = tuple(map(place, operands))
-        passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
-        steps.append(Step(cell, inputs, passed, avals))
-        for output, value in enumerate(outputs):
-            places[id(value)] = Made(len(steps) - 1, output)
-    return Leaf(tuple(steps), tuple(map(place, leaves)), out_tree)
+    body = []
+    for place, (cell, operands, outputs) in enumerate(cells):
+        inputs = tuple(map(refer, operands))
+        is_passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
+        body.append(
+            BodyCell(cell, inputs, is_passed, tuple((aval, tables.avals.number(aval)) for aval in cell.out_avals))
+        )
+        references.update((id(value), CellOutput(place, output)) for output, value in enumerate(outputs))
+    return CellBody(tuple(body), tuple(map(refer, returned)), out_tree)
 
 
 def check_returned(fun: Callable[..., Any], result: Any, sample: str) -> None:
-    """Raise for what a function returned that calls no other one and that is not an array or a number."""
+    """Raise for a leaf of a result that is not an array or a number."""
     for position, leaf in enumerate(jax.tree.leaves(result)):
         if not is_array(leaf):
             path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])

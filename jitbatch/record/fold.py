@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jitbatch.record.values import Op, Value, root
-from jitbatch.util import compat
+from jitbatch.util import compat, passes
 from jitbatch.util.array_leaves import plain_aval
 from jitbatch.util.caches import Cache
 
@@ -89,7 +89,7 @@ def _index_jaxpr(aval: Any, index: int | range) -> Any:
 
         return jax.make_jaxpr(take)(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type))
 
-    return _index_jaxprs.get_or_make((aval, index), make)
+    return passes.remembered(_index_jaxprs, (aval, index), make)
 
 
 def inline(closed: Any, inputs: Sequence[Any], equations: list[Any], open_jits: bool = False) -> list[Any]:

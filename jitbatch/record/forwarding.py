@@ -10,7 +10,7 @@ from typing import Any
 from jax.extend.core import primitives
 
 from jitbatch.ir.cell import Identity
-from jitbatch.util import compat
+from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
 
 
@@ -20,7 +20,7 @@ def handed_through(primitive: Any, params: dict[str, Any]) -> dict[int, int]:
         return _of_jaxpr(params["jaxpr"])
     if primitive is primitives.cond_p:  # behind the index, if all branches do it
         first, *others = [_of_jaxpr(branch) for branch in params["branches"]]
-        return {out: given + 1 for out, given in first.items() if all(one.get(out) == given for one in others)}
+        return {out: place + 1 for out, place in first.items() if all(other.get(out) == place for other in others)}
     if primitive is primitives.scan_p:
         return _of_carry(params["jaxpr"], params["num_consts"], params["num_carry"], params["num_consts"])
     if primitive is primitives.while_p:
@@ -34,10 +34,10 @@ def origin(jaxpr: Any, var: Any) -> Any:
     makers = {out: (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
     while var in makers:
         equation, place = makers[var]
-        given = handed_through(equation.primitive, equation.params).get(place)
-        if given is None:
+        input_place = handed_through(equation.primitive, equation.params).get(place)
+        if input_place is None:
             return var
-        var = equation.invars[given]
+        var = equation.invars[input_place]
         if isinstance(var, compat.Literal):
             return None
     return var
@@ -49,7 +49,7 @@ _known = Cache(1024)
 def _of_jaxpr(jaxpr: Any) -> dict[int, int]:
     """Which outputs of a jaxpr are inputs of it. Remembered by identity, since JAX hands out the same jaxprs again."""
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, compat.ClosedJaxpr) else jaxpr
-    return _known.get_or_make(Identity(jaxpr), lambda: _find(jaxpr))
+    return passes.remembered(_known, Identity(jaxpr), lambda: _find(jaxpr))
 
 
 def _find(jaxpr: Any) -> dict[int, int]:

@@ -1,26 +1,77 @@
 """Grouping of bare operations into cells.
 
 Recording order is topological; bare operations are moved to where they are needed. A *run* is then a stretch of
-consecutive bare operations; a *group* is a connected part of
-a run, so groups cannot depend on each other in a circle; what makes one term of a sum is a group apart. A run ends
+consecutive bare operations. A *group* is a connected part of a run, so groups cannot depend on each other in a circle.
+The operations that make one term of a sum are a group apart. A run ends
 
 - at a call of a subgraph, and where a decorated function begins or ends (its `scope`),
 - where the innermost activation of a recursive function changes: a node of a tree is one group, with its helpers,
 - where a place in the code comes again on a path of dependencies: the next turn of a loop is the next group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitbatch.util import passes
 from jitbatch.util.sites import Site, is_comprehension
 
 
+class Item(NamedTuple):
+    """An operation that can be grouped with others, or a node, which is a group of its own.
+
+    Attributes:
+        content: the operation or the node.
+        reads: keys of the values that it reads.
+        makes: keys of the values that it makes.
+        has_effects: whether it is needed even if nothing reads what it makes.
+        site: where it was recorded; None for a group of its own.
+        scope: the decorated call that it belongs to.
+        turn: the turn of a loop over the terms of a sum that it belongs to, or None.
+    """
+
+    content: Any
+    reads: Sequence[Hashable]
+    makes: Sequence[Hashable]
+    has_effects: bool
+    site: Site | None
+    scope: int = 0
+    turn: Any = None
+
+
+def group_items(items: Sequence[Item]) -> list[list[Item]]:
+    """Items that are in the order of execution, as groups in the order of execution."""
+    made_by = {key: place for place, item in enumerate(items) for key in item.makes}
+    group_ids = group_operations(
+        [item.site for item in items],
+        [item.scope for item in items],
+        [[made_by[key] for key in item.reads if key in made_by] for item in items],
+        [item.turn for item in items],
+    )
+    groups: list[list[Item]] = [[] for _ in range(max(group_ids, default=-1) + 1)]
+    for item, group_id in zip(items, group_ids, strict=True):
+        groups[group_id].append(item)
+    return groups
+
+
+def needed_groups(groups: Sequence[list[Item]], results: Iterable[Hashable]) -> tuple[list[list[Item]], set[Hashable]]:
+    """The groups that results or effects need, and the keys of all values that are read outside of their group."""
+    group_of = {key: group_id for group_id, group in enumerate(groups) for item in group for key in item.makes}
+    is_read = set(results)
+    needed = []
+    for group_id in reversed(range(len(groups))):
+        group = groups[group_id]
+        if any(item.has_effects or not is_read.isdisjoint(item.makes) for item in group):
+            for item in group:
+                is_read.update([key for key in item.reads if group_of.get(key) != group_id])
+            needed.append(group)
+    return needed[::-1], is_read
+
+
 def group_operations(
     sites: Sequence[Site | None], scopes: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence[Any]
 ) -> list[int]:
-    """The group of each operation; groups are numbered in topological order.
+    """The group id of each operation; ids are in topological order.
 
     Args:
         sites: where each operation was recorded; None for a call of a subgraph, which is a group of its own.
@@ -54,8 +105,8 @@ def group_operations(
                 parent[max(a, b)] = min(a, b)
     firsts = [find(op) for op in range(len(sites))]
     in_order = sorted(set(firsts), key=lambda first: (runs[first], stages[first], first))
-    numbers = {first: number for number, first in enumerate(in_order)}
-    return [numbers[firsts[place[op]]] for op in range(len(sites))]
+    group_ids = {first: group_id for group_id, first in enumerate(in_order)}
+    return [group_ids[firsts[place[op]]] for op in range(len(sites))]
 
 
 def _lazy_order(is_call: Sequence[bool], reads: Sequence[Sequence[int]]) -> list[int]:
@@ -63,7 +114,7 @@ def _lazy_order(is_call: Sequence[bool], reads: Sequence[Sequence[int]]) -> list
     that no call needs: what is computed before a call and used only after it is one group with what uses it."""
     order: list[int] = []
     done = [False] * len(reads)
-    for call in (op for op, one in enumerate(is_call) if one):
+    for call in (op for op in range(len(is_call)) if is_call[op]):
         needed = []
         pending = [call]
         while pending:

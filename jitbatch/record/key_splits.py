@@ -1,4 +1,4 @@
-"""Keys that were split: each row of a split is an operation of its own, whatever the number of rows.
+"""Splits of random keys: each row of a split is an operation of its own, whatever the number of rows.
 
 `jax.random.split(key, n)` is another operation for every `n`, and so are its rows. Where JAX makes row i of a split by
 folding i into the key, a row is recorded as that, with i as data: nodes with different numbers of children are one

@@ -1,4 +1,4 @@
-"""Numbers in a recording that are known while a sample is recorded: Python's, and what was counted up from them."""
+"""Scalars whose values are known while a sample is recorded: Python numbers, and what is computed from these alone."""
 
 from typing import Any
 
@@ -9,9 +9,12 @@ from jitbatch.record.values import Op, Value
 from jitbatch.util import compat
 
 
-class Constants:
-    """The numbers that the scalars of one recording are known to be. Aliases are not looked through: the argument of a
-    call is one of whatever the next call passes."""
+class KnownNumbers:
+    """The values of known scalars of one recording.
+
+    An alias is not known, whatever it stands for: it is the argument of a call, and the next call may pass another
+    number.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Op, list[Any] | None]] = {}  # by the `id` of an operation, which is held
@@ -28,7 +31,7 @@ class Constants:
             op = pending[-1]
             if type(op) is not Op or not _may_be_known(op):
                 return None
-            makers = [given.source for given in op.inputs if type(given) is Value]
+            makers = [operand.source for operand in op.inputs if type(operand) is Value]
             missing = [maker for maker in makers if id(maker) not in self._known]
             if missing:
                 pending += missing
@@ -38,20 +41,20 @@ class Constants:
 
     def _evaluate(self, op: Op) -> list[Any] | None:
         numbers: list[Any] = []
-        for given in op.inputs:
-            number = self._output(given) if type(given) is Value else _concrete(given)
+        for operand in op.inputs:
+            number = self._output(operand) if type(operand) is Value else _concrete(operand)
             if number is None:
                 return None
-            numbers.append(number.item() if jax.typeof(given).weak_type else number)
+            numbers.append(number.item() if jax.typeof(operand).weak_type else number)
         with compat.eval_context():
             outputs = op.primitive.bind(*numbers, **op.params)
-        return [np.asarray(one) for one in (outputs if op.primitive.multiple_results else [outputs])]
+        return list(map(np.asarray, outputs if op.primitive.multiple_results else [outputs]))
 
     def _output(self, value: Value) -> Any:
         _, outputs = self._known.get(id(value.source), (None, None))
         if outputs is None:
             return None
-        return outputs[next(place for place, one in enumerate(value.source.outputs) if one is value)]
+        return outputs[next(place for place, output in enumerate(value.source.outputs) if output is value)]
 
 
 def _may_be_known(op: Op) -> bool:

@@ -1,8 +1,8 @@
 """Opening a decorated function that reduces a list of any length.
 
 A cell that takes a list of children would be a type of its own for every number of children. So its body is taken apart
-around the sums over that list: what makes one term is a cell, the sum takes any number of terms, and what comes before
-and after are cells as well. The same cells serve lists of every length.
+around the sums over that list. The operations that make one term are a cell. The sum takes any number of terms. The
+operations before and after are cells as well. The same cells serve lists of every length.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import jax
 
 from jitbatch.ir.cell import Cell, intern_cell
 from jitbatch.record.fold import fold
-from jitbatch.record.grouping import group_operations
+from jitbatch.record.grouping import Item, group_items, needed_groups
 from jitbatch.record.reductions import gather_sums
 from jitbatch.record.values import Op, Value, within_body
 from jitbatch.util import compat, passes
@@ -23,9 +23,9 @@ from jitbatch.util.static import bits_key
 
 
 class Element(NamedTuple):
-    """An element of a list among the arguments of a call."""
+    """An element of a list among the arguments of a call: the id of the list, and the position in it."""
 
-    of: int
+    list_id: int
     position: int
 
 
@@ -34,46 +34,46 @@ def list_elements(
 ) -> list[Element | None]:
     """For each leaf of a call's arguments the element that it belongs to of a list, a tuple of equal items, or
     `*args`. Lists among shared arguments, such as layers of weights, do not count."""
-    numbers = itertools.count()
+    list_ids = itertools.count()
     code = getattr(fun, "__code__", None)
     fixed = code.co_argcount if code is not None and code.co_flags & inspect.CO_VARARGS else len(positional)
-    given = [*positional[:fixed], tuple(positional[fixed:]), *named]
+    arguments = [*positional[:fixed], tuple(positional[fixed:]), *named]
     shared = [*is_shared[:fixed], False, *is_shared[len(positional) :]]
     labels: list[Element | None] = []
-    for argument, is_one in zip(given, shared, strict=True):
-        labels += [None] * len(jax.tree.leaves(argument)) if is_one else _labels(argument, numbers)
+    for argument, is_shared_argument in zip(arguments, shared, strict=True):
+        labels += [None] * len(jax.tree.leaves(argument)) if is_shared_argument else _labels(argument, list_ids)
     return labels
 
 
-def _labels(node: Any, numbers: Iterator[int]) -> list[Element | None]:
+def _labels(node: Any, list_ids: Iterator[int]) -> list[Element | None]:
     children = compat.children(node)
     if children is None:
         return [None]
     if type(node) in (list, tuple) and children and _are_alike(children):
-        number = next(numbers)
-        return [Element(number, i) for i, child in enumerate(children) for _ in jax.tree.leaves(child)]
-    return [label for child in children for label in _labels(child, numbers)]
+        list_id = next(list_ids)
+        return [Element(list_id, i) for i, child in enumerate(children) for _ in jax.tree.leaves(child)]
+    return [label for child in children for label in _labels(child, list_ids)]
 
 
 def _are_alike(items: Sequence[Any]) -> bool:
-    """Whether items of a list have one structure and hold arrays of equal types; what is no array is equal itself."""
+    """Whether items of a list have one structure, hold arrays of equal types, and hold equal leaves otherwise."""
     described = []
     for item in items:
         leaves, tree = jax.tree.flatten(item)
         if not any(map(is_array, leaves)):
             return False
         described.append((tree, [compat.typeof(leaf) if is_array(leaf) else bits_key(leaf) for leaf in leaves]))
-    return all(one == described[0] for one in described)
+    return all(item == described[0] for item in described)
 
 
-Opened = list[tuple[Cell, Sequence[Any], Sequence[Value]]]
+Cells = list[tuple[Cell, Sequence[Any], Sequence[Value]]]
 """Cells in the order of execution, each with its operands and the values that it makes."""
 
 
 def open_body(
     body: Sequence[Op], results: Sequence[Any], elements: Mapping[int, Element | None], shared: set[int], name: str,
     where: str,
-) -> Opened | None:  # fmt: skip
+) -> Cells | None:  # fmt: skip
     """The body of a call as several cells, or None when it reduces no list.
 
     Args:
@@ -85,7 +85,7 @@ def open_body(
     lists: dict[int, set[Element]] = {}
     for element in elements.values():
         if element is not None:
-            lists.setdefault(element.of, set()).add(element)
+            lists.setdefault(element.list_id, set()).add(element)
     if not lists or not passes.runs("open"):
         return None
     needs = _dependencies(body, {key: frozenset([e]) if e else frozenset() for key, e in elements.items()})
@@ -105,9 +105,9 @@ def open_body(
     return _regroup(ops, results, elements, shared, name, where)
 
 
-def _dependencies(body: Sequence[Op], given: Mapping[int, frozenset[Any]]) -> dict[int, frozenset[Any]]:
+def _dependencies(body: Sequence[Op], arguments: Mapping[int, frozenset[Any]]) -> dict[int, frozenset[Any]]:
     """Which elements each value depends on."""
-    needs = dict(given)
+    needs = dict(arguments)
     for op in body:
         needed = frozenset().union(*(needs.get(id(value), frozenset()) for value in op.inputs))
         needs.update((id(value), needed) for value in op.outputs)
@@ -116,44 +116,44 @@ def _dependencies(body: Sequence[Op], given: Mapping[int, frozenset[Any]]) -> di
 
 def _regroup(
     ops: Sequence[Op], results: Sequence[Any], arguments: Mapping[int, Any], shared: set[int], name: str, where: str
-) -> Opened:
+) -> Cells:
+    """Operations of a body, with sums among them, as cells."""
+
     def resolve(value: Any) -> Any:
         return within_body(value, arguments)
 
-    # What depends on constants and shared arguments alone stays apart: it is computed once a batch.
-    rows = set(arguments) - shared
-    made_by: dict[int, int] = {}
-    apart: list[Op] = []
-    kept: list[Op] = []
-    reads: list[list[int]] = []
-    for op in ops:
-        inputs = [id(resolve(value)) for value in op.inputs]
-        if not op.effects and op.cell is None and not rows.intersection(inputs):
-            apart.append(op)
+    items = [_item(op, [id(resolve(value)) for value in op.inputs]) for op in ops]
+    alone, together = _without_rows(items, set(arguments) - shared)
+    groups = [*([item] for item in alone), *group_items(together)]
+    needed, is_read = needed_groups(groups, [id(resolve(value)) for value in results])
+    cells: Cells = []
+    for group in needed:
+        members = [item.content for item in group]
+        if members[0].cell is not None:
+            cells.append((members[0].cell, members[0].inputs, members[0].outputs))
             continue
-        reads.append([made_by[key] for key in inputs if key in made_by])
-        made_by.update((id(value), len(kept)) for value in op.outputs)
-        rows.update(id(value) for value in op.outputs)
-        kept.append(op)
-    sites = [None if op.cell is not None else op.site for op in kept]
-    numbers = group_operations(sites, [0] * len(kept), reads, [op.turn for op in kept])
-    groups = [[op] for op in apart] + [[] for _ in range(max(numbers, default=-1) + 1)]
-    for op, number in zip(kept, numbers, strict=True):
-        groups[len(apart) + number].append(op)
+        outputs = [value for op in members for value in op.outputs if id(value) in is_read]
+        read = (resolve(value) for op in members for value in op.inputs)
+        parameters = list({id(value): value for value in read if id(value) in arguments}.values())
+        jaxpr, operands = fold(members, parameters, outputs, name, resolve=resolve, keep_dead_code=True)
+        cells.append((intern_cell(jaxpr, name, where), operands, outputs))
+    return cells
 
-    group_of = {id(value): number for number, group in enumerate(groups) for op in group for value in op.outputs}
-    read_outside = {id(resolve(value)) for value in results}
-    for number, group in enumerate(groups):
-        keys = (id(resolve(value)) for op in group for value in op.inputs)
-        read_outside.update(key for key in keys if group_of.get(key, number) != number)
-    opened: Opened = []
-    for group in groups:
-        outputs = [value for op in group for value in op.outputs if id(value) in read_outside]
-        if group[0].cell is not None:
-            opened.append((group[0].cell, group[0].inputs, group[0].outputs))
-        elif outputs or any(op.effects for op in group):
-            read = (resolve(value) for op in group for value in op.inputs)
-            parameters = list({id(value): value for value in read if id(value) in arguments}.values())
-            jaxpr, operands = fold(group, parameters, outputs, name, resolve=resolve, keep_dead_code=True)
-            opened.append((intern_cell(jaxpr, name, where), operands, outputs))
-    return opened
+
+def _item(op: Op, reads: Sequence[int]) -> Item:
+    site = None if op.cell is not None else op.site
+    return Item(op, reads, [id(value) for value in op.outputs], bool(op.effects), site, turn=op.turn)
+
+
+def _without_rows(items: Sequence[Item], rows: set[int]) -> tuple[list[Item], list[Item]]:
+    """The items that depend on constants and shared arguments alone, and the others. The former are computed once a
+    batch, so they stay apart."""
+    alone: list[Item] = []
+    others: list[Item] = []
+    for item in items:
+        if not item.has_effects and item.content.cell is None and rows.isdisjoint(item.reads):  # type: ignore[arg-type]
+            alone.append(item)
+        else:
+            rows.update(item.makes)  # type: ignore[arg-type]
+            others.append(item)
+    return alone, others

@@ -375,7 +375,7 @@ def _accumulating(
 
 def _is_plain_term(value: Any, total: Value) -> bool:
     """Whether a value is of the type of a total and certainly not the zero that a sum begins with."""
-    if type(value) is not Value or value.aval_number != total.aval_number or total.aval.dtype == _BOOL:
+    if type(value) is not Value or value.aval_id != total.aval_id or total.aval.dtype == _BOOL:
         return False
     source = value.source
     return source is NODE or (type(source) is Op and source.primitive is primitives.add_p)
@@ -403,7 +403,7 @@ def _may_be_term(value: Any, total: Value) -> bool:
 
 
 def _same_class(one: Value, other: Value) -> bool:
-    if one.aval_number == other.aval_number:
+    if one.aval_id == other.aval_id:
         return one.aval.dtype != _BOOL
     return one.aval.shape == other.aval.shape and one.aval.dtype == other.aval.dtype != _BOOL
 

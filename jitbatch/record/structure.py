@@ -1,4 +1,4 @@
-"""Structures: samples taken apart into leaves, and the key under which samples are the same program."""
+"""Structures: the leaves of a sample, and the key that samples of one program have in common."""
 
 import functools
 import itertools
@@ -52,13 +52,13 @@ def aval_of(leaf: Any) -> Any:
 
 
 class Structure:
-    """A sample taken apart.
+    """A flattened sample.
 
     Attributes:
         sample: the sample.
         leaves: its leaves.
         arrays: the leaves that are not numbers.
-        key: what is the same for samples that are the same program.
+        key: equal for samples that are the same program.
         recorded: its graph, where that is known already, and its leaves as input rows of that (see `ir/input_rows`).
             Each context has structures of its own (see `record/context`).
     """
@@ -92,7 +92,7 @@ class Structure:
 
     @property
     def mark(self) -> int:
-        """Tells a sample that `cannot_change` from others that are taken apart when it may be gone."""
+        """Distinguishes immutable samples, whose flattened form is cached by identity: an `id` may be used again."""
         return hash((identity(self.sample), *[leaf if type(leaf) in NUMBERS else id(leaf) for leaf in self.leaves]))
 
     def is_current(self) -> bool:
@@ -101,11 +101,11 @@ class Structure:
 
 
 MOST_BYTES = 4096
-"""What the arrays of a sample may take at most, for the sample to be remembered."""
+"""The arrays of a sample that is remembered have at most so many bytes."""
 
 
 def identity(sample: tuple[Any, ...]) -> Hashable:
-    """What tells a sample from all others that exist."""
+    """A key that no other sample has while this one exists."""
     return id(sample[0]) if len(sample) == 1 else tuple(map(id, sample))
 
 

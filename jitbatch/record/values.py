@@ -1,7 +1,7 @@
-"""What a recording is made of: values and the operations that make them."""
+"""Values, the abstract arrays of a sample that is recorded, and the operations that make them."""
 
 import operator
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,12 +61,12 @@ class SharedSource(NamedTuple):
 
 
 InputSource: TypeAlias = tuple[int, int, int]
-"""Where a value of a sample comes from that nothing makes: a leaf, how many of its axes are indexed, and the row along
-them. A plain tuple: there is one for each word of a sentence."""
+"""The source of an input: a leaf of the sample, how many of its axes are indexed, and the row along them. A plain
+tuple, since there is one for each word of a sentence."""
 
 
 class NodeSource:
-    """The source of what a call of a decorated function made: a node, or a shared value."""
+    """The source of outputs of a call of a decorated function: of a node, or of a shared computation."""
 
     __slots__ = ()
 
@@ -85,7 +85,47 @@ class ConstantRow:
 
 
 SOURCES = frozenset({Op, tuple, SharedSource, NodeSource, ConstantRow})
-"""What values come from that are not aliases."""
+"""The classes of sources of values that are no aliases."""
+
+
+# Arithmetic on values of one type, or with a Python number, is recorded without JAX's operators: these take 20 us.
+
+_OPERATORS = (jax.lax.add, jax.lax.mul, jax.lax.sub, jax.lax.div)
+ADD, MULTIPLY, SUBTRACT, DIVIDE = jax.make_jaxpr(lambda x: [apply(x, x) for apply in _OPERATORS])(0.0).eqns
+
+
+def _operator(equation: Any, inherited: Callable[[Any, Any], Any]) -> Any:
+    """A binary operator of `Value`, with the value on the left. What needs conversions is left to JAX."""
+
+    def operate(self: "Value", other: Any) -> Any:
+        trace = self._trace
+        if type(other) is Value:
+            if other.aval_id == self.aval_id and self.aval.dtype.kind == "f" and current_trace() is trace:
+                return trace.arithmetic(equation, self, other)
+        elif (number := _converted(other, self)) is not None:
+            return trace.arithmetic_with(equation, self, number, self)
+        return inherited(self, other)
+
+    return operate
+
+
+def _reflected(equation: Any, inherited: Callable[[Any, Any], Any]) -> Any:
+    """A binary operator of `Value`, with the value on the right."""
+
+    def operate(self: "Value", other: Any) -> Any:
+        if (number := _converted(other, self)) is not None:
+            return self._trace.arithmetic_with(equation, number, self, self)
+        return inherited(self, other)
+
+    return operate
+
+
+def _converted(number: Any, value: "Value") -> np.ndarray | None:
+    """A Python number as JAX converts it for arithmetic with a value; None for all that is left to JAX."""
+    kind = type(number)
+    if not ((kind is float or kind is int) and value.aval.dtype.kind == "f" and current_trace() is value._trace):
+        return None
+    return np.asarray(number, jax.dtypes.canonicalize_dtype(kind)).astype(value.aval.dtype)
 
 
 class Value(compat.Tracer):
@@ -94,20 +134,20 @@ class Value(compat.Tracer):
     Attributes:
         source: the `Op` that makes it, an `InputSource`, a `SharedSource`, a `ConstantRow`, `NODE`, or another value or
             a concrete array that it is an alias of.
-        row: its number in the recording if it is a row of the batch, None if it is shared (see `record/rows`).
-        form: what a decorated function that is called on it depends on: of a row the number of its aval; of a shared
-            value a negative number, which is found out when it is needed.
+        row: its row id if it is a row of the batch (see `record/graph_builder`), None if it is shared.
+        form: what a decorated function that is called on it depends on. The form of a row is the id of its aval. The
+            form of a shared value is a negative id, which is None until it is needed.
     """
 
-    __slots__ = ("aval_number", "form", "row", "source")
+    __slots__ = ("aval_id", "form", "row", "source")
     aval: Any
 
     def __init__(
-        self, trace: Any, aval: Any, aval_number: int, source: Any, row: int | None = None, form: int | None = None
+        self, trace: Any, aval: Any, aval_id: int, source: Any, row: int | None = None, form: int | None = None
     ):
         self._trace = trace
         self.aval = aval
-        self.aval_number = aval_number
+        self.aval_id = aval_id
         self.source = source
         self.row = row
         self.form = form
@@ -141,78 +181,20 @@ class Value(compat.Tracer):
                 if type(end) is Value:
                     raise self._trace.control_flow_error(end, "a bound of a slice")
 
-    # Arithmetic on values of one type, or with a number, is recorded as such: an operator of jnp's takes 20 us or more.
-
-    def __add__(self, other: Any) -> Any:
-        trace = self._trace
-        if (  # as `_is_like`: additions are many
-            type(other) is Value
-            and other.aval_number == self.aval_number
-            and self.aval.dtype.kind == "f"
-            and current_trace() is trace
-        ):
-            return trace.arithmetic(ADD, self, other)
-        if (number := self._number(other)) is not None:
-            return trace.arithmetic_with(ADD, self, number, self)
-        return super().__add__(other)
-
-    def __radd__(self, other: Any) -> Any:
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(ADD, number, self, self)
-        return super().__radd__(other)
-
-    def __mul__(self, other: Any) -> Any:
-        if type(other) is Value and self._is_like(other):
-            return self._trace.arithmetic(MULTIPLY, self, other)
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(MULTIPLY, self, number, self)
-        return super().__mul__(other)
-
-    def __rmul__(self, other: Any) -> Any:
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(MULTIPLY, number, self, self)
-        return super().__rmul__(other)
-
-    def __sub__(self, other: Any) -> Any:
-        if type(other) is Value and self._is_like(other):
-            return self._trace.arithmetic(SUBTRACT, self, other)
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(SUBTRACT, self, number, self)
-        return super().__sub__(other)
-
-    def __rsub__(self, other: Any) -> Any:
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(SUBTRACT, number, self, self)
-        return super().__rsub__(other)
-
-    def __truediv__(self, other: Any) -> Any:
-        if type(other) is Value and self._is_like(other):
-            return self._trace.arithmetic(DIVIDE, self, other)
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(DIVIDE, self, number, self)
-        return super().__truediv__(other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        if (number := self._number(other)) is not None:
-            return self._trace.arithmetic_with(DIVIDE, number, self, self)
-        return super().__rtruediv__(other)
-
-    def _is_like(self, other: "Value") -> bool:
-        """Whether arithmetic with another value needs no conversion, and is this recording's business."""
-        return other.aval_number == self.aval_number and self.aval.dtype.kind == "f" and current_trace() is self._trace
-
-    def _number(self, other: Any) -> np.ndarray | None:
-        """A number of Python's as JAX converts it for arithmetic with this value; None for all that is left to JAX."""
-        kind = type(other)
-        if not ((kind is float or kind is int) and self.aval.dtype.kind == "f" and current_trace() is self._trace):
-            return None
-        return np.asarray(other, jax.dtypes.canonicalize_dtype(kind)).astype(self.aval.dtype)
+    __add__ = _operator(ADD, compat.Tracer.__add__)
+    __radd__ = _reflected(ADD, compat.Tracer.__radd__)
+    __mul__ = _operator(MULTIPLY, compat.Tracer.__mul__)
+    __rmul__ = _reflected(MULTIPLY, compat.Tracer.__rmul__)
+    __sub__ = _operator(SUBTRACT, compat.Tracer.__sub__)
+    __rsub__ = _reflected(SUBTRACT, compat.Tracer.__rsub__)
+    __truediv__ = _operator(DIVIDE, compat.Tracer.__truediv__)
+    __rtruediv__ = _reflected(DIVIDE, compat.Tracer.__rtruediv__)
 
     def __iter__(self) -> Iterator[Any]:
         if self.ndim == 0:
             raise self._trace.number_error(self, "iterated over or unpacked")
         if self._trace.is_valid():
-            return self._trace.rows(self)
+            return self._trace.elements(self)
         return (self[i] for i in range(self.shape[0]))
 
     def __len__(self) -> int:
@@ -265,13 +247,19 @@ _getitem = jax.jit(operator.getitem, inline=True)
 
 
 def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]], before: int = 0) -> list[Value]:
-    """The rows of a sample, of these avals with their numbers and sources, after so many others that are given."""
+    """Rows that a sample gives.
+
+    Args:
+        trace: the recorder.
+        given: for each row its aval, the id of that, and its source.
+        before: how many rows were given before.
+    """
     values = []
-    for row, ((aval, number), source) in enumerate(given, before + 1):
+    for row, ((aval, aval_id), source) in enumerate(given, before + 1):
         value = new(Value)  # as `Value(...)`, in less time: there is one for each word of a sentence
         value._trace = trace
         value.aval = aval
-        value.aval_number = value.form = number
+        value.aval_id = value.form = aval_id
         value.source = source
         value.row = -row
         values.append(value)
@@ -281,10 +269,6 @@ def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]],
 def new_value(op: Op, aval: Any) -> Value:
     """A value of the recording that an operation belongs to, which nothing makes yet."""
     return op.outputs[0]._trace.value(aval, None)
-
-
-_OPERATORS = (jax.lax.add, jax.lax.mul, jax.lax.sub, jax.lax.div)
-ADD, MULTIPLY, SUBTRACT, DIVIDE = jax.make_jaxpr(lambda x: [one(x, x) for one in _OPERATORS])(0.0).eqns
 
 
 def _is_int(index: Any) -> bool:
@@ -326,7 +310,7 @@ def root(value: Any) -> Any:
 
 
 def within_body(value: Any, arguments: Container[int]) -> Any:
-    """What an alias stands for inside a body: arguments, given by `id`, are aliases of what they are outside."""
+    """What an alias stands for inside a body. The arguments of the body, given by `id`, stand for themselves."""
     while type(value) is Value and type(value.source) is Value and id(value) not in arguments:
         value = value.source
     return value

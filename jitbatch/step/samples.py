@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.rooms import Room, Rooms
 from jitbatch.record.arguments import Arguments
-from jitbatch.record.context import SharedArguments
+from jitbatch.record.shared_arguments import SharedArguments
 from jitbatch.step.places import Place, find
 from jitbatch.util import compat
 from jitbatch.util.errors import ArgumentError

@@ -6,9 +6,12 @@ This is for tests and for finding bugs, not for users. What is recorded with oth
 `dedupe`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+
+from jitbatch.util.caches import Cache
 
 PASSES = ("sums", "open", "group", "hoist", "sink")
 """Sums over any number of terms; decorated functions opened around them; bare operations grouped into cells; what can
@@ -18,7 +21,7 @@ _off: ContextVar[frozenset[str]] = ContextVar("passes that are switched off", de
 
 
 def switched_off() -> frozenset[str]:
-    """The passes that do not run."""
+    """The passes that do not run, and `CACHES` if the recorder remembers nothing."""
     return _off.get()
 
 
@@ -37,6 +40,30 @@ def without(*names: str) -> Iterator[None]:
         yield
     finally:
         _off.reset(token)
+
+
+CACHES = "caches"
+"""Among what is switched off, beside the passes: the caches of the recorder."""
+
+
+@contextmanager
+def without_caches() -> Iterator[None]:
+    """Inside, the recorder remembers nothing: the body of every call of a decorated function runs."""
+    token = _off.set(_off.get() | {CACHES})
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
+def remembers() -> bool:
+    """Whether the recorder uses its caches."""
+    return CACHES not in _off.get()
+
+
+def remembered(cache: Cache, key: Hashable, make: Callable[[], Any]) -> Any:
+    """The entry of a cache of the recorder, made by `make()` where there is none or caches are switched off."""
+    return cache.get_or_make(key, make) if remembers() else make()
 
 
 _verifies: ContextVar[bool] = ContextVar("whether the result of each stage is verified", default=False)

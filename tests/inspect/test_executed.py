@@ -15,7 +15,7 @@ from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.inspect.executed import read_back
 from jitbatch.ir.ranks import longest_paths
 from jitbatch.plan import make
-from jitbatch.record.context import SharedArguments
+from jitbatch.record.shared_arguments import SharedArguments
 
 NAMES = [
     "binary_tree", "child_sum_lists", "per_node_losses", "message_passing", "dag", "tagger", "rnn", "running_totals",

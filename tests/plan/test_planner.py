@@ -11,7 +11,7 @@ import pytest
 from jitbatch import jitbatch
 from jitbatch.plan.planner import Planner
 from jitbatch.record import context as context_module
-from jitbatch.record.context import SharedArguments
+from jitbatch.record.shared_arguments import SharedArguments
 from jitbatch.util.errors import ArgumentError, PlanError
 
 SCALE = jnp.float32(3)

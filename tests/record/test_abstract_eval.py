@@ -9,7 +9,7 @@ import pytest
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch
-from jitbatch.record.abstract_eval import Abstract
+from jitbatch.record.abstract_eval import AbstractEvaluation
 from jitbatch.util import compat
 
 X = np.float32([0.3, -0.2])
@@ -38,7 +38,7 @@ def test_jax_is_asked_once(monkeypatch: Any) -> None:
 
 
 def test_other_parameters_and_types_are_other_operations() -> None:
-    abstract = Abstract()
+    abstract = AbstractEvaluation()
     x = jnp.ones((2, 3))
     reduce_sum = jax.make_jaxpr(lambda x: x.sum(0))(x).eqns[-1]
     for axes, shape in (((0,), (3,)), ((1,), (2,)), ((0, 1), ()), ((0,), (3,))):

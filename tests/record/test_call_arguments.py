@@ -22,14 +22,14 @@ def test_what_holds_nothing_but_shared_values_is_looked_up() -> None:
         (w,) = inputs(recorder, X, shared=True)
         (x,) = inputs(recorder, X)
         params, sample, mixed = {"w": w}, {"x": x}, {"w": w, "x": x}
-        passed = recorder.passed
-        assert passed.flatten(params).leaves is passed.flatten(params).leaves
-        assert passed.flatten(params).is_shared
-        assert not passed.flatten(params).rows
+        arguments = recorder.arguments
+        assert arguments.flatten(params).leaves is arguments.flatten(params).leaves
+        assert arguments.flatten(params).is_shared
+        assert not arguments.flatten(params).rows
         for other in (sample, mixed):
-            assert passed.flatten(other).leaves is not passed.flatten(other).leaves
-            assert not passed.flatten(other).is_shared
-        assert passed.flatten(mixed).rows == [None, x.row]
+            assert arguments.flatten(other).leaves is not arguments.flatten(other).leaves
+            assert not arguments.flatten(other).is_shared
+        assert arguments.flatten(mixed).rows == [None, x.row]
 
 
 def test_forms_say_what_a_call_depends_on() -> None:
@@ -38,10 +38,10 @@ def test_forms_say_what_a_call_depends_on() -> None:
         w, v = inputs(recorder, X, X, shared=True)
         x, y, z = inputs(recorder, X, X, jnp.ones(3))
         distinct = [x, z, w, v, [x], (x,), [x, x], [z], [w], {"a": x}, [x, Static(1)], [x, Static(2)], [x, None]]
-        forms = [recorder.passed.flatten(arg).form for arg in distinct]
+        forms = [recorder.arguments.flatten(arg, is_new=True).form for arg in distinct]
         assert len(set(forms)) == len(forms)
         for one, other in ((x, y), ([x], [y]), ({"a": x}, {"a": y}), ([x, Static(1)], [y, Static(1)])):
-            assert recorder.passed.flatten(one).form == recorder.passed.flatten(other).form
+            assert recorder.arguments.flatten(one).form == recorder.arguments.flatten(other).form
 
 
 def test_named_tuples_of_rows_are_looked_up_by_class_and_forms() -> None:
@@ -50,13 +50,14 @@ def test_named_tuples_of_rows_are_looked_up_by_class_and_forms() -> None:
         x, y, z = inputs(recorder, X, X, jnp.ones(3))
         for kind, rows in ((State, [x.row, z.row]), (Swapped, [z.row, x.row])):
             for _ in range(2):
-                flat = recorder.passed.flatten(kind(x, z))
+                flat = recorder.arguments.flatten(kind(x, z), is_new=True)
                 assert flat.rows == rows
-            assert flat.form == recorder.passed.flatten(kind(y, z)).form
-            assert len({recorder.passed.flatten(kind(*one)).form for one in ((x, z), (z, x), (x, x), (x, w))}) == 4
+            assert flat.form == recorder.arguments.flatten(kind(y, z)).form
+            others = [kind(x, z), kind(z, x), kind(x, x), kind(x, w)]
+            assert len({recorder.arguments.flatten(other, is_new=True).form for other in others}) == 4
         assert {kind for kind, *_ in recorder.tables.tuple_forms} == {State}
-        assert recorder.passed.flatten(State(w, w)).is_shared
-        assert recorder.passed.flatten(State(x, (y, z))).rows == [x.row, y.row, z.row]
+        assert recorder.arguments.flatten(State(w, w)).is_shared
+        assert recorder.arguments.flatten(State(x, (y, z))).rows == [x.row, y.row, z.row]
 
 
 def test_what_a_call_returned_is_looked_up() -> None:
@@ -67,9 +68,9 @@ def test_what_a_call_returned_is_looked_up() -> None:
     with recording() as recorder:
         (x,) = inputs(recorder, X)
         first, second = pair(x), pair(x)
-        known = recorder.passed.known
+        known = recorder.arguments.known
         assert id(first) in known
-        children = recorder.passed.flatten([first, second])
+        children = recorder.arguments.flatten([first, second])
         assert children.leaves == [*first, *second]
         assert children.rows == [value.row for value in children.leaves]
         recorder.release()
@@ -90,30 +91,14 @@ def test_a_call_is_described_by_structure_not_by_rows() -> None:
         (w,) = inputs(recorder, X, shared=True)
         x, y = inputs(recorder, X, X)
         params = {"w": w}
-        call, other = (recorder.passed.first_call(lax.add, (params, [a, 2.0]), {"b": b}) for a, b in ((x, y), (y, y)))
+        call, other = (
+            recorder.arguments.take_apart(lax.add, (params, [a, 2.0]), {"b": b}) for a, b in ((x, y), (y, y))
+        )
         assert call.signature == other.signature
-        assert call.signature != recorder.passed.first_call(lax.add, (params, [x, 2.0]), {"c": y}).signature
+        assert call.signature != recorder.arguments.take_apart(lax.add, (params, [x, 2.0]), {"c": y}).signature
         assert call.leaves == [w, x, 2.0, y]
-        assert call.rows == [x.row, None, y.row]
         assert call.positions == [None, 0, 1, 2]
         assert call.is_shared == [True, False, False]
-
-
-def test_a_body_is_called_with_aliases() -> None:
-    with recording() as recorder:
-        (w,) = inputs(recorder, X, shared=True)
-        (x,) = inputs(recorder, X)
-        call = recorder.passed.first_call(lax.add, ({"w": w}, [x, x]), {})
-        aliases = [object() for _ in range(3)]
-        remaining = iter(aliases)
-        call.replace(lambda leaf: next(remaining), True)
-        assert call.arguments == [{"w": aliases[0]}, aliases[1:]]
-        assert call.aliases == aliases
-        assert call.shared_aliases == {id(aliases[0])}
-        call.check_unchanged()
-        call.arguments[1].append(x)
-        with pytest.raises(MutationError, match="an argument of type list was changed in place while sample 0"):
-            call.check_unchanged()
 
 
 def test_a_body_that_reorders_what_it_is_given_is_refused() -> None:
@@ -143,10 +128,10 @@ def test_shared_arguments_that_change_are_noticed() -> None:
         (x,) = inputs(recorder, X)
         params = {"w": w}
         cell(params, x)
-        recorder.passed.check_unchanged()
+        recorder.arguments.check_unchanged()
         params["w"] = lax.sin(w)
         with pytest.raises(MutationError, match=r"of type dict, at `\['w'\]`, was changed in place while sample 0"):
-            recorder.passed.check_unchanged()
+            recorder.arguments.check_unchanged()
 
 
 def test_a_shared_argument_that_is_changed_in_a_subgraph_is_noticed() -> None:

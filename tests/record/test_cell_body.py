@@ -36,7 +36,7 @@ def test_arguments_that_are_returned_are_passed_on() -> None:
     assert result["x"] is x
     assert result["y"] is y
     assert (result["one"], result["none"]) == (1.0, None)
-    assert recorder.ops == recorder.kinds == []
+    assert recorder.ops == recorder.builder.kinds == []
 
 
 def test_unused_arguments_are_no_operands() -> None:
@@ -48,7 +48,7 @@ def test_unused_arguments_are_no_operands() -> None:
     with recording() as recorder:
         x, y, z = inputs(recorder, X, X, X)
         second(x, y, z)
-    assert recorder.operands == [y.row]
+    assert recorder.builder.operands == [y.row]
 
 
 @pytest.mark.parametrize("result", ["text", object(), print], ids=["text", "object", "function"])

@@ -22,7 +22,7 @@ Y = np.float32([3.0, 5.0])
 def folded(fun: Callable[..., Any], *arrays: Any) -> tuple[Any, list[int | str]]:
     """The jaxpr of a function's operations; its operands as the numbers of parameters, others by name."""
     with recording("graph") as recorder:
-        parameters = [recorder._alias(value) for value in inputs(recorder, *arrays)]  # as in a body
+        parameters = [recorder.alias(value) for value in inputs(recorder, *arrays)]  # as in a body
         outputs = jax.tree.leaves(fun(*parameters))
         jaxpr, operands = fold(recorder.ops, parameters, outputs, "name")
     places = {id(parameter): place for place, parameter in enumerate(parameters)}

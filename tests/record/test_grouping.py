@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitbatch import Static, jitbatch
-from jitbatch.record.grouping import group_operations
+from jitbatch.record.grouping import Item, group_items, group_operations, needed_groups
 from jitbatch.util.sites import Site
 
 H = 2
@@ -289,3 +289,31 @@ def test_groups_are_numbered_in_topological_order(program: Any) -> None:
     groups = group_operations(*program, [None] * len(program[0]))
     for op, earlier in enumerate(program[2]):
         assert all(groups[other] <= groups[op] for other in earlier)
+
+
+# --- The driver
+
+
+def item(name: str, reads: str, site: Site | None = None, has_effects: bool = False) -> Item:
+    """An item that makes the value of its name."""
+    return Item(name, list(reads), [name], has_effects, site)
+
+
+def names(groups: list[list[Item]]) -> list[str]:
+    return ["".join(one.content for one in group) for group in groups]
+
+
+def test_items_are_grouped_between_calls() -> None:
+    here = Site((), 0)
+    items = [item("a", "x", here), item("b", "a", Site((), 1)), item("c", "b"), item("d", "c", here)]
+    assert names(group_items(items)) == ["ab", "c", "d"]
+
+
+def test_needed_groups_and_what_is_read_outside_of_them() -> None:
+    groups = [[item("a", "x"), item("b", "a")], [item("c", "b")], [item("d", "a")], [item("e", "b", None, True)]]
+    needed, is_read = needed_groups(groups, "c")
+    assert names(needed) == ["ab", "c", "e"]
+    assert is_read & set("abcde") == {"b", "c"}
+    needed, is_read = needed_groups(groups, "d")
+    assert names(needed) == ["ab", "d", "e"]
+    assert is_read & set("abcde") == {"a", "b", "d"}

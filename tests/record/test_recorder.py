@@ -15,8 +15,9 @@ from jax import lax
 
 from jitbatch import clear_caches, jitbatch
 from jitbatch.ir.tables import Tables
+from jitbatch.record.cell_body import CellBody
+from jitbatch.record.known_calls import KnownCalls
 from jitbatch.record.recorder import Recorder
-from jitbatch.record.templates import ONCE, Known, Leaf
 from jitbatch.record.values import Op, Value
 from jitbatch.util import compat
 from jitbatch.util.errors import ControlFlowError
@@ -33,7 +34,7 @@ def no_cells() -> None:
 @contextmanager
 def recording(granularity: str = "subgraph") -> Iterator[Recorder]:
     """A recorder that is current."""
-    recorder = Recorder(Tables(), Known(64), granularity, sys._getframe().f_code, "sample 0")
+    recorder = Recorder(Tables(), KnownCalls(64), granularity, sys._getframe().f_code, "sample 0")
     with compat.set_current_trace(recorder):
         yield recorder
     recorder.invalidate()
@@ -48,12 +49,12 @@ def inputs(recorder: Recorder, *arrays: Any, shared: bool = False) -> list[Value
 
 def cells(recorder: Recorder) -> list[Any]:
     """The cells of the nodes."""
-    return [recorder.tables.kinds[kind].cell for kind in recorder.kinds]
+    return [recorder.tables.kinds[kind].cell for kind in recorder.builder.kinds]
 
 
 def primitives(recorder: Recorder) -> list[str]:
     """Nodes and bare operations in the order of the recording."""
-    names = [(node + 0.5, "call") for node in range(len(recorder.kinds))]
+    names = [(node + 0.5, "call") for node in range(len(recorder.builder.kinds))]
     names += [(op.at, "index" if op.index is not None else op.primitive.name) for op in recorder.ops]
     return [name for _, name in sorted(names, key=lambda one: one[0])]
 
@@ -90,7 +91,7 @@ def test_a_call_of_a_decorated_function_is_one_operation() -> None:
     assert primitives(recorder) == ["call"]
     (cell,) = cells(recorder)
     assert cell.name == "square"
-    assert (recorder.ops, recorder.counts) == ([], [1])
+    assert (recorder.ops, recorder.builder.counts) == ([], [1])
 
 
 def test_without_boundaries_a_call_is_its_body() -> None:
@@ -102,11 +103,10 @@ def test_without_boundaries_a_call_is_its_body() -> None:
 
 def test_a_function_that_calls_others_is_not_an_operation() -> None:
     with recording() as recorder:
-        for fragments in (0, 1, 1):
+        for _ in range(3):
             twice(*inputs(recorder, X))
-            assert {type(entry) for entry in recorder._known.signatures} == {Leaf}
-            assert set(recorder._known.met) == {ONCE}
-            assert sum(template.fragment is not None for template in recorder._known.templates) == fragments
+            assert {type(entry) for entry in recorder.known.cell_bodies} == {CellBody}
+            assert len(list(recorder.known.templates)) == 1  # of `square`
     assert primitives(recorder) == ["call", "sin", "call"] * 3
     scopes = [op.scope for op in recorder.ops]
     assert len({*scopes, 0}) == 4
@@ -126,7 +126,7 @@ def test_a_function_that_calls_others_for_some_arguments_only() -> None:
         x, y, z = inputs(recorder, X, X, three)
         for args in ([x, y], [z, z], [z], [y, x], [y, x]):
             total(args)
-    assert runs == [2, 1, 2, 1, 2]
+    assert runs == [2, 1, 2, 1, 1, 2, 2]  # a new base case runs twice: with aliases, it is remembered
     names = [cell.name.rsplit(".")[-1] for cell in cells(recorder)]
     assert names == ["square", "total"] * 2 + ["total"] + ["square", "total"] * 2
     assert [op.primitive.name for op in recorder.ops] == ["sin", "add"] * 4
@@ -149,7 +149,7 @@ def test_shared_values_given_to_a_function_that_calls_others(twice: bool) -> Non
         scaled(params, more, [x, y])
         scaled({"w": v}, more, [x])
         scaled(params, more, [x, x, y])
-        assert len(list(recorder._known.signatures)) == 2
+        assert len(list(recorder.known.cell_bodies)) == 2
     assert [cell.name.rsplit(".")[-1] for cell in cells(recorder)] == [
         "scaled", "square", "scaled", "scaled", "square", "square",
     ]  # fmt: skip

@@ -23,19 +23,19 @@ def test_what_is_given_has_negative_numbers() -> None:
         assert (x.row, xs.row) == (-1, -2)
         assert xs[1].row == xs[1:][0].row == xs[-2].row == -3
         assert xs[1][1].row == -4
-    assert recorder.numbers.given == [(0, 0, 0), (1, 0, 0), (1, 1, 1), (1, 2, 3)]
+    assert recorder.builder.given == [(0, 0, 0), (1, 0, 0), (1, 1, 1), (1, 2, 3)]
 
 
 def test_an_element_of_an_alias_is_that_of_the_input() -> None:
     with recording() as recorder:
         (xs,) = inputs(recorder, XS)
-        alias = recorder._alias(xs)
+        alias = recorder.alias(xs)
         elements = [alias[2], alias[1:][1], alias[2][1], alias[1:][1][1:][0]]
         want = [xs[2], xs[2], xs[2][1], xs[2][1]]
         assert all(value.row >= BARE for value in elements)
-        assert [recorder.numbers.element_of(value.source) for value in elements] == want
-        assert recorder.numbers.actual(alias.row) == xs.row
-        assert recorder.numbers.element_of(lax.sin(xs)[0].source) is None
+        assert [recorder.rows.element_of(value.source) for value in elements] == want
+        assert recorder.builder.origin(alias.row) == xs.row
+        assert recorder.rows.element_of(lax.sin(xs)[0].source) is None
 
 
 def test_what_reads_a_row_is_a_row() -> None:
@@ -50,10 +50,10 @@ def test_what_reads_a_row_is_a_row() -> None:
 def test_shared_values_have_one_number_each() -> None:
     with recording() as recorder:
         w, v = inputs(recorder, X, X, shared=True)
-        numbers = recorder.numbers
-        assert numbers.shared(lax.sin(w)) == numbers.shared(lax.sin(w)) != numbers.shared(lax.sin(v))
-        assert numbers.shared(np.float32(1)) == numbers.shared(np.float32(1)) != numbers.shared(np.float32(2))
-        assert numbers.form(lax.sin(w)) == numbers.form(lax.sin(w)) != numbers.form(lax.cos(w))
+        rows = recorder.rows
+        assert rows.shared(lax.sin(w)) == rows.shared(lax.sin(w)) != rows.shared(lax.sin(v))
+        assert rows.shared(np.float32(1)) == rows.shared(np.float32(1)) != rows.shared(np.float32(2))
+        assert rows.form(lax.sin(w)) == rows.form(lax.sin(w)) != rows.form(lax.cos(w))
 
 
 def test_a_long_chain_of_shared_values_is_no_recursion() -> None:
@@ -61,20 +61,20 @@ def test_a_long_chain_of_shared_values_is_no_recursion() -> None:
         (w,) = inputs(recorder, X, shared=True)
         for _ in range(3000):
             w = lax.sin(w)
-        assert recorder.numbers.form(w) < 0
+        assert recorder.rows.form(w) < 0
 
 
 def test_a_constant_is_one_row() -> None:
     with recording() as recorder:
-        rows = [recorder.numbers.constant_row(value) for value in (np.float32(1), np.float32(2), np.float32(1), 1.0)]
+        rows = [recorder.builder.constant_row(value) for value in (np.float32(1), np.float32(2), np.float32(1), 1.0)]
     assert rows[0] == rows[2] == rows[3] != rows[1]
-    assert len(recorder.numbers.constants) == 2
+    assert len(recorder.builder.constants) == 2
 
 
 def test_tracers_of_other_transformations_are_not_kept() -> None:
     def loss(w: Any) -> Any:
         with recording() as recorder, pytest.raises(ClosesOverTracer):
-            recorder.numbers.form(w)
+            recorder.rows.form(w)
         return w
 
     jax.grad(loss)(1.0)

@@ -55,7 +55,7 @@ def test_the_form_of_arguments_says_which_shared_values_they_are() -> None:
         for layer in (*layers, *layers):
             x = cell(layer, x)
     assert len(runs) == 1
-    assert len(set(recorder.kinds)) == len(list(recorder._known.templates)) == 2
+    assert len(set(recorder.builder.kinds)) == len(list(recorder.known.templates)) == 2
     assert len(set(cells(recorder))) == 1
     check(lambda layers, xs: cell(layers[1], cell(layers[0], xs[0])), LAYERS, SAMPLES)
 

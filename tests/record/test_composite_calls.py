@@ -1,4 +1,4 @@
-"""Fragments: a decorated function that calls others does not run again for arguments of a structure it has met."""
+"""Composite calls: a decorated function that calls others runs for each new structure of samples, without aliases."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from jitbatch import Static, jitbatch
-from jitbatch.record import fragments, templates
-from jitbatch.util.errors import ControlFlowError, LeakError, MutationError
+from jitbatch.util.errors import ControlFlowError, MutationError
 
 PARAMS = {"w": jnp.float32([[0.5, -0.2], [0.1, 0.3]]), "b": jnp.float32([0.1, -0.1])}
 
@@ -51,17 +50,17 @@ def in_turn(fun: Any, params: Any, samples: list[Any]) -> Any:
     return jnp.stack([fun(params, sample) for sample in samples])
 
 
-def test_a_subtree_of_a_known_structure_is_not_walked_again() -> None:
+def test_a_composite_call_runs_for_each_sample_and_gets_no_form() -> None:
     runs: list[Any] = []
     encode = make_encoder(runs)
-    encode.plan(PARAMS, TREES[:2])  # meets a pair three times
+    encode.plan(PARAMS, TREES[:2])
     runs.clear()
+    (context,) = encode._planner.contexts
+    forms = len(context.tables.forms)
     encode.plan(PARAMS, TREES[2:])
-    # What was a root before is met as a subtree, and met again. Pairs are known.
-    assert runs == [jax.tree.structure(one) for one in (TREES[2], TREES[0], TREES[3], TREES[0])]
-    runs.clear()
-    encode.plan(PARAMS, [(TREES[0], TREES[0])])
-    assert runs == [jax.tree.structure((TREES[0], TREES[0]))]
+    inner = [jax.tree.structure(one) for one in (TREES[2], TREES[0], tree(2, 3), tree(8, 9))]
+    assert [one for one in runs if one.num_leaves > 1][:4] == inner
+    assert len(context.tables.forms) == forms
 
 
 @pytest.mark.parametrize("granularity", ["subgraph", "op"])
@@ -79,28 +78,6 @@ def test_values_and_gradients(granularity: str) -> None:
         want = jax.value_and_grad(loss)(PARAMS, lambda p, samples=samples: in_turn(fun, p, samples))
         got = jax.value_and_grad(loss)(PARAMS, lambda p, plan=plan: batched.batch(p, plan))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
-
-
-def test_a_copied_graph_is_the_graph_that_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = []
-    for largest in (64, -1):
-        monkeypatch.setattr(fragments, "MAX_OPERATIONS", largest)
-        encode = make_encoder([])
-        encode.plan(PARAMS, [*TREES, *((one, two) for one in TREES for two in TREES)])
-        (context,) = encode._planner.contexts
-        graphs.append([str(graph) for graph in context.graphs])
-    assert graphs[0] == graphs[1]
-
-
-def test_large_fragments_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Any] = []
-    encode = make_encoder(runs)
-    monkeypatch.setattr(fragments, "MAX_OPERATIONS", 5)
-    encode.plan(PARAMS, TREES[:2])
-    runs.clear()
-    encode.plan(PARAMS, TREES[2:])
-    assert jax.tree.structure(tree(4, 5)) not in runs  # two leaves, one call
-    assert jax.tree.structure(TREES[0]) in runs
 
 
 def test_what_closes_over_the_sample_runs_each_time() -> None:
@@ -166,7 +143,7 @@ def test_results_that_are_not_arrays_are_made_each_time() -> None:
     np.testing.assert_allclose(score.batch(PARAMS, samples), in_turn(score.__wrapped__, PARAMS, samples), rtol=1e-5)
 
 
-def test_sums_are_gathered_through_fragments() -> None:
+def test_sums_are_gathered_through_calls() -> None:
     @jitbatch
     def loss(params: Any, node: Any) -> Any:
         own = join(params, node[0], node[0]).sum()
@@ -179,18 +156,6 @@ def test_sums_are_gathered_through_fragments() -> None:
     plan = loss.plan(PARAMS, samples)
     want = in_turn(lambda p, s: loss.__wrapped__(p, s), PARAMS, samples)
     np.testing.assert_allclose(loss.batch(PARAMS, plan), want, rtol=1e-5)
-
-
-def test_nothing_of_a_recording_is_kept() -> None:
-    encode = make_encoder([])
-    encode.plan(PARAMS, TREES)
-    (context,) = encode._planner.contexts
-    fragments = [template.fragment for template in context.known.templates if template.fragment is not None]
-    assert fragments
-    for fragment in fragments:
-        for copied in fragment.operations:
-            assert copied.op.site is None or all(type(frame) is fragments.Frame for frame, _ in copied.op.site.chain)
-            assert not any(fragments._is_foreign(value) for value in copied.inputs)
 
 
 def test_a_base_case_that_reads_what_is_closed_over_runs_once() -> None:
@@ -229,9 +194,6 @@ def test_an_argument_that_is_changed_is_an_error_in_any_order(order: int) -> Non
         jitbatch(lambda params, xs: last(params, list(xs))).batch(PARAMS, samples)
 
 
-# --- Large arguments
-
-
 def comb(shape: int, leaves: int = 10) -> Any:
     """A tree that has this many leaves and, for each number, another shape."""
     grown: Any = (leaf_vector(0), leaf_vector(1))
@@ -240,59 +202,7 @@ def comb(shape: int, leaves: int = 10) -> Any:
     return grown
 
 
-def test_large_arguments_that_hardly_come_again_are_walked(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs, forms = [], []
-    many = [comb(i, 10 + i % 3) for i in range(60)]
-    for enough in (5, 1 << 30):
-        monkeypatch.setattr(templates, "MET_ENOUGH", enough)
-        runs: list[Any] = []
-        encode = make_encoder(runs)
-        encode.plan(PARAMS, TREES)
-        encode.plan(PARAMS, many[:30])
-        (context,) = encode._planner.contexts
-        before = len(context.tables.forms)
-        encode.plan(PARAMS, many[30:])
-        forms.append(len(context.tables.forms) - before)
-        graphs.append([str(graph) for graph in context.graphs])
-        runs.clear()
-        encode.plan(PARAMS, [(TREES[1], comb(200))])
-        assert jax.tree.structure(tree(4, 5)) not in runs  # what is small is copied all the same
-    assert graphs[0] == graphs[1]
-    assert forms[0] < forms[1] / 2
-    np.testing.assert_allclose(
-        encode.batch(PARAMS, many[:8]), in_turn(encode.__wrapped__, PARAMS, many[:8]), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_a_part_of_the_parameters_is_not_a_large_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = {**PARAMS, **{f"unused{i}": jnp.zeros(1) for i in range(10)}}
-    encode = make_encoder([])
-
-    @jitbatch
-    def fun(params: Any, tree: Any, which: Any) -> Any:
-        return encode(params[which.value], tree)
-
-    params = {"one": part, "other": part}
-    fun.plan(params, [(TREES[1], TREES[0])], [Static("one")])
-    monkeypatch.setattr(templates, "MET_ENOUGH", -100)
-    fun.plan(params, [leaf_vector(1)], [Static("other")])
-    (context,) = fun._planner.contexts
-    assert [composite.calls_none for composite in context.known.composites] == [False]
-
-
-def test_large_arguments_that_were_kept_are_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[Any] = []
-    encode = make_encoder(runs)
-    hot = comb(100)
-    encode.plan(PARAMS, [(hot, leaf_vector(1)), (leaf_vector(1), hot)])
-    monkeypatch.setattr(templates, "MET_ENOUGH", -100)  # everything large and new is walked
-    runs.clear()
-    encode.plan(PARAMS, [((hot, hot), (comb(7), leaf_vector(1)))])
-    assert jax.tree.structure(hot) not in runs
-    assert jax.tree.structure(comb(7)) in runs
-
-
-def test_a_base_case_with_many_leaves_is_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_case_with_many_leaves_is_one_operation() -> None:
     """Also where a tree of such base cases is walked."""
 
     @jitbatch
@@ -306,7 +216,6 @@ def test_a_base_case_with_many_leaves_is_one_operation(monkeypatch: pytest.Monke
 
     samples = [words(comb(i, 5 + i % 3)) for i in range(30)]
     encode.plan(PARAMS, samples[:10])
-    monkeypatch.setattr(templates, "MET_ENOUGH", -100)
     encode.plan(PARAMS, samples[10:])
     (context,) = encode._planner.contexts
     assert len(context.tables.kinds) == 2
@@ -315,10 +224,7 @@ def test_a_base_case_with_many_leaves_is_one_operation(monkeypatch: pytest.Monke
     )
 
 
-@pytest.mark.parametrize("enough", [-1, 1 << 30])
-def test_arguments_that_a_call_returns_can_be_used_later(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MET_ENOUGH", enough)
-
+def test_arguments_that_a_call_returns_can_be_used_later() -> None:
     @jitbatch
     def encode(params: Any, node: Any) -> Any:
         if not isinstance(node, list):
@@ -365,8 +271,7 @@ def test_a_body_sees_a_copy_whether_it_walks_or_not() -> None:
         np.testing.assert_array_equal(result, results[0])
 
 
-def test_calls_on_large_arguments_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MET_ENOUGH", 5)
+def test_calls_on_large_arguments_are_counted() -> None:
     runs: list[Any] = []
     encode = make_encoder(runs)
     score = jitbatch(lambda params, tree: encode(params, tree).sum())
@@ -374,36 +279,8 @@ def test_calls_on_large_arguments_are_counted(monkeypatch: pytest.MonkeyPatch) -
     assert score.cache_info()["subgraphs"].misses == len(runs) + 1  # and that of `join`
 
 
-def test_large_arguments_that_come_again_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MET_ENOUGH", 3)
-    runs: list[int] = []
-
-    @jitbatch
-    def encode(params: Any, words: Any) -> Any:
-        runs.append(len(words))
-        h = words[0]
-        for word in words[1:]:
-            h = join(params, h, word)
-        return h
-
-    @jitbatch
-    def text(params: Any, sentences: Any) -> Any:
-        return sum(encode(params, sentence) for sentence in sentences)
-
-    def sentence(length: int) -> list[Any]:
-        return [leaf_vector(i) for i in range(length)]
-
-    samples = [[sentence(9 + i % 6) for i in range(start, start + 4)] for start in range(12)]
-    np.testing.assert_allclose(
-        text.batch(PARAMS, samples), in_turn(text.__wrapped__, PARAMS, samples), rtol=1e-5, atol=1e-6
-    )
-    runs.clear()
-    text.plan(PARAMS, [[sentence(9 + i % 6) for i in range(7)]])
-    assert runs == []
-
-
 def test_a_function_that_calls_none_on_large_arguments() -> None:
-    """It is one operation, but where that was not known."""
+    """It is one operation, whether that was known or not."""
     runs: list[int] = []
 
     @jitbatch
@@ -421,17 +298,17 @@ def test_a_function_that_calls_none_on_large_arguments() -> None:
     np.testing.assert_allclose(
         total.batch(PARAMS, samples), in_turn(total.__wrapped__, PARAMS, samples), rtol=1e-5, atol=1e-6
     )
-    (context,) = total._planner.contexts
-    assert all(template.fragment is None for template in context.known.templates)
+    total.plan(PARAMS, [((xs(13), xs(14)), xs(12))])  # what ran without aliases runs again, and is remembered
     runs.clear()
     total.plan(PARAMS, [((xs(12), xs(13)), xs(14))])
     assert set(runs) == {2}
+    (context,) = total._planner.contexts
+    assert (
+        len(context.tables.kinds) == 3
+    )  # `join`, the first term and the sum: a body that ran twice has the same cells
 
 
-@pytest.mark.parametrize("enough", [-1, 1 << 30])
-def test_what_is_wrong_with_a_body_is_told_when_it_walks(enough: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MET_ENOUGH", enough)
-
+def test_what_is_wrong_with_a_body_is_told_when_it_walks() -> None:
     def sample(params: Any, xs: Any, wrong: Any) -> Any:
         @jitbatch
         def walk(params: Any, xs: Any) -> Any:
@@ -451,105 +328,3 @@ def test_what_is_wrong_with_a_body_is_told_when_it_walks(enough: int, monkeypatc
         fun.batch(PARAMS, [vectors], [Static("pops")])
     with pytest.raises(ControlFlowError, match="bool"):
         fun.batch(PARAMS, [vectors], [Static("asks")])
-
-
-KEEPERS = {
-    "an argument": lambda kept, x, h: kept.append(x),
-    "what it makes": lambda kept, x, h: kept.append(h),
-    "what it computes": lambda kept, x, h: kept.append(h + x),
-    "an element": lambda kept, x, h: kept.append(h[0]),
-    "what a call returns": lambda kept, x, h: kept.append(join(PARAMS, x, h)),
-}
-
-
-@pytest.mark.parametrize("use", ["call", "operation", "addition", "number", "result"])
-@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_value_that_a_body_keeps_cannot_be_used_later(keep: Any, use: str, depth: int) -> None:
-    """Whether the body calls others or not, and whatever it is that uses the value."""
-
-    def sample(params: Any, x: Any) -> Any:
-        kept: list[Any] = []
-
-        @jitbatch
-        def walk(params: Any, x: Any, depth: Any) -> Any:
-            if depth.value == 1:
-                h = x * params["b"]
-            else:
-                h = join(params, x, x) if depth.value == 2 else walk(params, x, Static(2))
-            if depth.value == 3 or depth_of_sample < 3:
-                keep(kept, x, h)
-            return 2 * h
-
-        depth_of_sample = depth
-        y = walk(params, x + 1, Static(depth))
-        if use == "call":
-            return join(params, kept[-1], y)
-        if use == "operation":
-            return y + jnp.sin(kept[-1])
-        if use == "number":
-            return y - 2 * kept[-1]
-        if use == "addition":
-            return kept[-1] + kept[-1] + 0 * y[0]
-        return y, kept[-1]
-
-    with pytest.raises(LeakError, match=r"a value of a call of `.*walk` .*Return the value"):
-        jitbatch(sample).batch(PARAMS, [leaf_vector(1), leaf_vector(2)])
-
-
-class Hidden:
-    """What JAX cannot look into."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
-def test_what_is_returned_or_given_can_be_used_later() -> None:
-    """Also where it passes through several calls, of functions that are kept and of one that is not."""
-
-    @jitbatch
-    def inner(params: Any, x: Any) -> Any:
-        return x, join(params, x, x), {"x": [x + 1]}
-
-    @jitbatch
-    def outer(params: Any, x: Any) -> Any:
-        y, h, more = inner(params, x)
-        hidden = Hidden(h - x)
-        return x, y, h, inner(params, h), more, hidden
-
-    @jitbatch
-    def pairs(params: Any, x: Any) -> Any:
-        both = jnp.stack([join(params, x, x), x, x])
-        return both[1:], both[::2]
-
-    def fun(params: Any, x: Any) -> Any:
-        y = x + 1
-        total = y
-        for _ in range(3):
-            a, b, h, (c, d, more), given, hidden = outer(params, y)
-            total = total + a + b + h + c + d + more["x"][0] + given["x"][0] + y + hidden.value
-            rest, ends = pairs(params, y)
-            total = total + rest[0] + rest[1:][0] + ends[1]
-            y = join(params, y, total)
-        return total + y
-
-    samples = [leaf_vector(1), leaf_vector(2)]
-    np.testing.assert_allclose(jitbatch(fun).batch(PARAMS, samples), in_turn(fun, PARAMS, samples), rtol=1e-5)
-
-
-def test_what_is_closed_over_and_returned_can_be_used_later() -> None:
-    def fun(params: Any, x: Any) -> Any:
-        y = x + 1
-
-        @jitbatch
-        def inner(params: Any, z: Any) -> Any:
-            return y, join(params, z, y)
-
-        @jitbatch
-        def outer(params: Any, z: Any) -> Any:
-            return join(params, inner(params, z)[1], z)
-
-        return outer(params, x) + outer(params, y) + y
-
-    samples = [leaf_vector(1), leaf_vector(2)]
-    np.testing.assert_allclose(jitbatch(fun).batch(PARAMS, samples), in_turn(fun, PARAMS, samples), rtol=1e-5)

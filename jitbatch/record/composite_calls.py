@@ -1,0 +1,68 @@
+"""A faster way for calls that are likely to call other decorated functions.
+
+The body of such a call is not folded into cells. So it needs no aliases, of which there would be one for each leaf of a
+tree at each level of the tree, and its arguments need no forms. If it calls no other function after all, it is folded
+into cells for this call alone, and the next call of its kind goes the usual way (see `record/calls`).
+"""
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from jax.tree_util import tree_leaves
+
+from jitbatch.record.body_arguments import check_holds
+from jitbatch.record.calls import fold_body, run_body
+from jitbatch.record.replay import replay
+from jitbatch.record.templates import make_template
+from jitbatch.record.values import Value
+from jitbatch.util.key_order import flatten
+
+if TYPE_CHECKING:
+    from jitbatch.record.recorder import Recorder
+
+
+def composite_call(
+    recorder: "Recorder", fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The result of a call that is likely to be a composite one."""
+    known = recorder.arguments.known
+    passed = [*args, *kwargs.values()]
+    trees: list[tuple[Any, list[Any]]] = []
+    for position, arg in enumerate(passed):
+        if type(arg) is not Value and id(arg) not in known:
+            passed[position], leaves = _with_values(arg, recorder.as_value)
+            trees.append((passed[position], leaves))
+    calls, first_op, exposed = recorder.calls, len(recorder.ops), len(recorder.leaks.exposed)
+    positional = len(args)
+    named = dict(zip(kwargs, passed[positional:], strict=True)) if kwargs else kwargs
+    result = run_body(recorder, fun, passed[:positional], named)
+    for arg, leaves in trees:
+        check_holds(arg, leaves, recorder.sample)
+    is_composite = recorder.calls > calls
+    recorder.leaks.end_body(fun, exposed, (), result if is_composite else None, recorder.scope)
+    return result if is_composite else _cell_call(recorder, fun, key, args, kwargs, passed, first_op, result)
+
+
+def _with_values(arg: Any, as_value: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
+    """An argument, and its leaves. Numbers and arrays that are no values of the recording are replaced, in a copy."""
+    leaves = tree_leaves(arg)
+    if {Value}.issuperset(map(type, leaves)):
+        return arg, leaves
+    leaves, tree = flatten(arg)
+    leaves = list(map(as_value, leaves))
+    return tree.unflatten(leaves), leaves
+
+
+def _cell_call(
+    recorder: "Recorder", fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any],
+    passed: list[Any], first_op: int, result: Any,
+) -> Any:  # fmt: skip
+    """Record a call whose body called no other decorated function, though it was likely to."""
+    arguments = recorder.arguments
+    call = arguments.take_apart(fun, args, kwargs)
+    leaves = [tree_leaves(arg) for arg in passed]
+    cells = fold_body(recorder, fun, first_op, passed[: len(args)], passed[len(args) :], leaves, call.is_shared, result)
+    forms, rows = arguments.describe(key, args, kwargs, is_new=True)
+    recorder.composites.discard(key)
+    recorder.known.function(fun).note_cell_call(forms)
+    return replay(recorder, make_template(cells, call.leaves, call.positions, recorder.rows), rows, args, kwargs)

@@ -1,0 +1,143 @@
+"""Remembering calls of decorated functions: a call on arguments of known forms is replayed without its body."""
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from jitbatch.record.abstract_eval import AbstractEvaluation
+from jitbatch.record.body_arguments import aliased
+from jitbatch.record.call_arguments import weakly
+from jitbatch.record.calls import record_call
+from jitbatch.record.cell_body import CellBody
+from jitbatch.record.templates import Template, make_template
+from jitbatch.util import passes
+from jitbatch.util.caches import Cache, CacheInfo
+
+if TYPE_CHECKING:
+    from jitbatch.record.recorder import Recorder
+
+MAX_COMPOSITES = 4096
+"""Forms that are remembered of a function that calls others on them."""
+
+
+class KnownCalls:
+    """Caches of calls, of one function and one kind of shared arguments.
+
+    Recording a call needs none of them: with no room for entries, the body of every call runs.
+
+    Attributes:
+        remembers: whether anything is remembered (see `passes.without_caches`).
+        templates: by a function and the forms of its arguments.
+        cell_bodies: by a function and the structure of its arguments, which says nothing of shared values.
+        functions: by the code of a function, `FunctionCalls`.
+        abstract: avals of operations outside of decorated functions.
+    """
+
+    def __init__(self, maxsize: int):
+        self.remembers = passes.remembers()
+        maxsize = maxsize if self.remembers else 0
+        self.templates = Cache(maxsize)
+        self.cell_bodies = Cache(maxsize)
+        self.functions = Cache(maxsize)
+        self.abstract = AbstractEvaluation()
+
+    def find(self, forms: tuple[Hashable, ...]) -> Template | None:
+        """The template for a function and the forms of its arguments. A form of None was not met before."""
+        if None in forms:
+            self.templates.count(0, 1)
+            return None
+        return self.templates.get(forms)
+
+    def function(self, fun: Callable[..., Any]) -> "FunctionCalls":
+        """What is known of all calls of a function."""
+        return self.functions.get_or_make(code_of(fun), FunctionCalls)
+
+    def remember(
+        self, forms: tuple[Hashable, ...], template: Template, signature: Hashable, body: CellBody, for_all: bool
+    ) -> None:
+        """Keep the template of a call, and its body if that serves other shared values `for_all`."""
+        if for_all:
+            self.cell_bodies.put(signature, body)
+        self.templates.put(forms, template)
+
+    def info(self) -> CacheInfo:
+        """Hits and misses of calls, where a miss is a call whose body ran; the size is that of the templates."""
+        bodies, info = self.cell_bodies.info(), self.templates.info()
+        return info._replace(hits=info.hits + bodies.hits, misses=info.misses - bodies.hits)
+
+
+class FunctionCalls:
+    """What is known of the calls of a function.
+
+    Attributes:
+        has_cell_calls: whether some call called no other decorated function.
+        composites: the forms of calls that called others, as far as these forms have ids.
+        has_composites: whether there was such a call.
+    """
+
+    __slots__ = ("composites", "has_cell_calls", "has_composites")
+
+    def __init__(self) -> None:
+        self.has_cell_calls = self.has_composites = False
+        self.composites: set[tuple[Hashable, ...]] = set()
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether all calls so far called others."""
+        return self.has_composites and not self.has_cell_calls
+
+    def is_composite_on(self, forms: tuple[Hashable, ...]) -> bool:
+        """Whether a call is likely to call others: it did so on arguments of these forms, or some call did and these
+        forms are new."""
+        return self.has_composites and (None in forms or forms in self.composites)
+
+    def note_composite(self, forms: tuple[Hashable, ...]) -> None:
+        """Note a call that called others."""
+        self.has_composites = True
+        if None not in forms and len(self.composites) < MAX_COMPOSITES:
+            self.composites.add(forms)
+
+    def note_cell_call(self, forms: tuple[Hashable, ...]) -> None:
+        """Note a call that called no others."""
+        self.has_cell_calls = True
+        self.composites.discard(forms)
+
+
+def record_and_remember(
+    recorder: "Recorder", function: FunctionCalls, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...],
+    kwargs: dict[str, Any], forms: tuple[Hashable, ...],
+) -> tuple[Template | None, Any]:  # fmt: skip
+    """Record a call that is not known, and remember it.
+
+    Returns the template of a cell call, which is to be replayed, or None and the result of a composite call, which has
+    recorded itself.
+
+    Args:
+        recorder: the recording.
+        function: what is known of the function's calls.
+        fun: the function.
+        key: stands for it.
+        args, kwargs: the arguments.
+        forms: the key and the forms of the arguments.
+    """
+    known = recorder.known
+    body = None
+    call = recorder.arguments.take_apart(fun, args, kwargs)
+    cells = known.cell_bodies.get(call.signature)
+    if cells is None:
+        # Aliases of shared values take long, and are of no use to a composite call.
+        body = aliased(call, recorder.alias, with_shared=not function.has_composites)
+        cells, result = record_call(recorder, fun, len(args), tuple(kwargs), body)
+        if cells is None:
+            function.note_composite(forms)
+            return None, result
+    function.note_cell_call(forms)
+    template = make_template(cells, call.leaves, call.positions, recorder.rows)
+    if known.remembers and not cells.closes_over_tracer:
+        forms, _ = recorder.arguments.describe(key, args, kwargs, is_new=True)
+        known.remember(forms, template, call.signature, cells, for_all=body is not None and body.for_all)
+    return template, None
+
+
+def code_of(fun: Callable[..., Any]) -> Hashable:
+    """What functions have in common that are made anew for each sample."""
+    return getattr(fun, "__code__", None) or weakly(fun)

@@ -1,0 +1,100 @@
+"""Calling the user's function for the sample that is recorded, with notes on errors and checks of its arguments."""
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.record.arguments import Arguments, swapped
+from jitbatch.record.mutation import changed_argument, flax_mutation, is_flax_mutation
+from jitbatch.record.structure import Structure, describe_leaf
+from jitbatch.util.errors import JitbatchError
+from jitbatch.util.tracebacks import users_part
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Inside, Python's garbage collector does not run.
+
+    A recording lets go of its values when it ends. A collection in its midst finds all of them alive, and keeps them
+    for the next one. That took a third of the time of recording.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def note_wrong_arguments(error: TypeError, structure: Structure, index: int, arguments: Arguments) -> None:
+    """Add a note on what may be wrong with the arguments, if the error tells."""
+    if isinstance(error, JitbatchError):
+        return
+    if "Indexer must have integer" in str(error):
+        leaves = jax.tree_util.tree_flatten_with_path(structure.sample)[0]
+        for path, leaf in [(path, leaf) for path, leaf in leaves if isinstance(leaf, float | np.floating)][:1]:
+            place = f"{arguments.mapped[path[0].idx].name}[{index}]{jax.tree_util.keystr(path[1:])}"
+            error.add_note(f"jitbatch: {place} is the float {leaf!r}; an index, such as that of a word, is an integer")
+    if told := swapped(arguments):
+        error.add_note(f"jitbatch: {told}")
+
+
+def call_noted(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shared: Sequence[Any], name: str
+) -> Any:
+    """The result of a function for the sample that is recorded. Errors get notes that name the sample."""
+    try:
+        return fun(*args, **kwargs)
+    except JitbatchError as error:
+        error.__traceback__ = users_part(error.__traceback__)
+        raise
+    except Exception as error:
+        if is_flax_mutation(error):
+            raise flax_mutation(error, shared, name) from error
+        _add_notes(error, name)
+        error.__traceback__ = users_part(error.__traceback__)
+        raise
+
+
+def _add_notes(error: Exception, name: str) -> None:
+    """Say which sample an error was raised for, and what to do where its text tells."""
+    error.add_note(f"jitbatch: raised while {name} was recorded")
+    if _is_too_deep(error):
+        error.add_note(
+            f"jitbatch: the recursion is too deep for Python's limit of {sys.getrecursionlimit()} calls, of which "
+            "a decorated function takes several for each level. Raise it with `sys.setrecursionlimit`"
+        )
+    if "'Static'" in str(error):
+        error.add_note("jitbatch: what is wrapped in a Static is its `.value`")
+    if "PartitionSpec" in str(error) and jax.sharding.get_abstract_mesh().empty:
+        error.add_note(
+            "jitbatch: a sample is recorded without a mesh, and a batch runs with automatic axes: XLA decides how "
+            "its values are sharded. Give a `jax.NamedSharding(mesh, spec)` in place of the PartitionSpec, which "
+            "the plain function follows and a batch ignores, or leave it out"
+        )
+
+
+def array_leaves(part: Any, count: int) -> list[Any]:
+    """The array leaves of a shared argument, of which there were so many."""
+    leaves = jax.tree.leaves(part)
+    return leaves if len(leaves) == count else [leaf for leaf in leaves if describe_leaf(leaf) is not None]
+
+
+def check_unchanged(shared: Sequence[Any], leaves: Sequence[Sequence[Any]], name: str) -> None:
+    """Raise if shared arguments do not hold these array leaves any more."""
+    for part, before in zip(shared, leaves, strict=True):
+        if list(map(id, array_leaves(part, len(before)))) != list(map(id, before)):
+            raise changed_argument(part, before, name)
+
+
+def _is_too_deep(error: BaseException | None) -> bool:
+    """Whether an error is, or was caused by, a recursion that is too deep; compiled code hides it in another one."""
+    while error is not None and not isinstance(error, RecursionError):
+        error = error.__cause__ or error.__context__
+    return error is not None
