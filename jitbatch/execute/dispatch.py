@@ -20,7 +20,7 @@ from jax import lax
 from jitbatch.batch.activity import without_flow
 from jitbatch.batch.analysis import Analysis
 from jitbatch.execute.lowering import ArenaShape, Lowered, round_up
-from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.segments import gather, segment_reduce
 from jitbatch.execute.weight_uses import cut_cell
 from jitbatch.ir.cell import Cell
 from jitbatch.ir.describe import kind_names, largest
@@ -167,7 +167,7 @@ class StepKernel:
     """
 
     def __init__(
-        self, cell: Cell, is_row: tuple[bool, ...], flows: tuple[bool, ...], is_variadic: bool, owned: bool
+        self, cell: Cell, is_row: tuple[bool, ...], flows: tuple[bool, ...], operation: str | None, owned: bool
     ):  # fmt: skip
         in_classes = [_class(aval) for aval, row in zip(cell.in_avals, is_row, strict=True) if row]
         out_classes = [_class(aval) for aval in cell.out_avals]
@@ -190,10 +190,10 @@ class StepKernel:
                 place = write_place.get(value_class)
                 return written[place] if place is not None else read[read_place[value_class]]
 
-            if is_variadic:
+            if operation is not None:
                 with cell.scope():
                     terms = without_flow(arena(in_classes[0]), *flows)
-                    made = [segment_sums(terms, operands[0], operands[1], width)]
+                    made = [segment_reduce(operation, terms, operands[0], operands[1], width)]
             else:
                 read_rows = zip(in_classes, operands, flows, strict=True)
                 rows = [without_flow(gather(arena(c), index), flow) for c, index, flow in read_rows]
@@ -217,7 +217,7 @@ class StepKernel:
 def step_kernel(kind: Kind, flows: tuple[bool, ...], owned: bool) -> StepKernel:
     is_row = tuple(bound == ROW for bound in kind.binding)
     return _kernels.get_or_make(
-        (kind.cell, is_row, flows, owned), lambda: StepKernel(kind.cell, is_row, flows, kind.is_variadic, owned)
+        (kind.cell, is_row, flows, owned), lambda: StepKernel(kind.cell, is_row, flows, kind.operation, owned)
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from jitbatch.ir.cell import SumCell, intern_cell
+from jitbatch.ir.cell import ReductionCell, intern_cell
 from jitbatch.ir.tables import Tables
 from jitbatch.record.fold import fold
 from jitbatch.record.list_arguments import Element, open_body
@@ -62,7 +62,7 @@ def make_leaf(
         note_call(tables.sources, cell, name, where, body, parameters, len(opened) > 1)
         avals = tuple((aval, tables.avals.number(aval)) for aval in cell.out_avals)
         inputs = tuple(map(place, operands))
-        passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
+        passed = tuple(type(value) is Argument or isinstance(cell, ReductionCell) for value in inputs)
         steps.append(Step(cell, inputs, passed, avals))
         for output, value in enumerate(outputs):
             places[id(value)] = Made(len(steps) - 1, output)

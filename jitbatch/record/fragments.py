@@ -108,7 +108,7 @@ def make_fragment(
     for number, op in enumerate(body.ops):
         kept = Op((), 0, 0, _without_frames(op.site, frames))
         kept.primitive, kept.params, kept.effects, kept.index = op.primitive, op.params, op.effects, op.index
-        kept.turn = op.turn
+        kept.turn, kept.common = op.turn, op.common
         avals = tuple((value.aval, value.aval_number) for value in op.outputs)
         inputs = tuple(map(place, op.inputs))
         copied.append(Copied(kept, inputs, op.scope - body.scope, op.at - body.nodes, avals))
@@ -152,7 +152,7 @@ def copy_fragment(recorder: Any, template: Template, rows: list[Any], first: int
     for known, inputs, scope, at, avals in fragment.operations:
         op = Op([find(value) for value in inputs], first_scope + scope, nodes + at, known.site)
         op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
-        op.turn = known.turn
+        op.turn, op.common = known.turn, known.common
         op.outputs = [Value(recorder, aval, number, op) for aval, number in avals]
         numbers.place(op)
         made.append(op.outputs)

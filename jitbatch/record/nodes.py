@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from jitbatch.ir.cell import SumCell
+from jitbatch.ir.cell import ReductionCell
 from jitbatch.ir.tables import ROW, Tables
 from jitbatch.record.finalise import Recording
 from jitbatch.record.grouping import group_operations
@@ -239,7 +239,7 @@ def _groups(numbers: Numbers, items: Sequence[Any], reads: Sequence[Sequence[int
 def _node(ops: Sequence[Op], values: Sequence[Value], numbers: Numbers) -> Node:
     """A node that is made of operations, with some of the values that they make."""
     op = ops[0]
-    if isinstance(op.cell, SumCell):  # which may have many terms; most often, all of them are rows
+    if isinstance(op.cell, ReductionCell):  # which may have many terms; most often, all of them are rows
         known = [value.row if type(value) is Value else None for value in op.inputs]
         rows = known if None not in known else list(map(numbers.row, op.inputs))
         if None not in rows:

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jitbatch.ir.cell import Cell, SumCell
+from jitbatch.ir.cell import Cell, ReductionCell
 from jitbatch.ir.tables import ROW, SharedArray, SharedResult
 from jitbatch.record.abstract_eval import Abstract
 from jitbatch.record.call_arguments import code_of
@@ -339,7 +339,7 @@ def bind(
         passed: which operands are arguments of a call, as opposed to what it closes over.
         more: what makes a row of a constant or a shared value.
     """
-    is_sum = isinstance(cell, SumCell)
+    is_sum = isinstance(cell, ReductionCell)
     binding: list[int] = []
     reads: list[Any] = []
     for one, is_passed in zip(references, passed, strict=True):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Literal, primitives
-from test_sums import EVERY, SAMPLES, W, assert_batches
+from test_reductions import EVERY, SAMPLES, W, assert_batches
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch

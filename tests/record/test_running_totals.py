@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_sums import H, arities, assert_batches, graph_of, term, vectors
+from test_reductions import H, arities, assert_batches, graph_of, term, vectors
 
 from jitbatch import jitbatch
 from jitbatch.record.context import Context

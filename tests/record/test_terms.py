@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from test_sums import assert_batches, kinds_of, vectors
+from test_reductions import assert_batches, kinds_of, vectors
 
 
 def test_terms_are_apart_from_what_they_have_in_common() -> None:

@@ -22,7 +22,7 @@ from jax import lax
 from jitbatch.batch.activity import without_flow
 from jitbatch.execute.fused.loop import Block, LoopShape, put, run_loop
 from jitbatch.execute.fused.sizes import Sizes
-from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.segments import gather, segment_reduce
 from jitbatch.execute.weight_uses import cut_cell
 from jitbatch.ir.describe import kind_names, largest
 from jitbatch.ir.tables import ROW
@@ -103,9 +103,9 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
     """The rows of each output."""
     block = shape.block
     kind = block.kind
-    if kind.is_variadic:
+    if kind.operation is not None:
         arena = without_flow(arenas[shape.reads[0]], *block.flows)
-        return [segment_sums(arena, table["terms"], table["segments"], block.capacity)]
+        return [segment_reduce(kind.operation, arena, table["terms"], table["segments"], block.capacity)]
     operands = zip(shape.reads, table["operands"], block.flows, strict=True)
     read = [without_flow(gather(arenas[arena], rows), flows) for arena, rows, flows in operands]
     bound = [shared[number] for number in kind.binding if number != ROW]
