@@ -173,15 +173,15 @@ def _columns(xs: Iterable[Any], others: Sequence[Any] | None, name: str) -> tupl
     _check_any(items, name)
     if others is not None and len(items) != len(others):
         raise SegmentError(
-            f"segment.{name} was given lists of {len(others)} and {len(items)} elements at {users_line()}: it needs one "
-            "value for each"
+            f"segment.{name} was given lists of {len(others)} and {len(items)} elements at {users_line()}: give it lists "
+            "of one length"
         )
     flat = [jax.tree.flatten(item) for item in items]
     tree = flat[0][1]
     if any(one != tree for _, one in flat):
         differing = next(one for _, one in flat if one != tree)
         raise SegmentError(
-            f"segment.{name} was given elements of different structures at {users_line()}, {tree} and {differing}. Give "
+            f"segment.{name} was given elements of different structures at {users_line()}, {tree} and {differing}: give "
             "all of them one structure"
         )
     return [_alike(column, name) for column in zip(*(leaves for leaves, _ in flat), strict=True)], tree
@@ -197,8 +197,8 @@ def _alike(xs: Iterable[Any], name: str) -> list[Any]:
     shapes = list(dict.fromkeys(aval.shape for aval in avals))
     if len(shapes) > 1:
         raise SegmentError(
-            f"segment.{name} was given arrays of shapes {list(shapes[0])} and {list(shapes[1])} at {users_line()}. Elements of a "
-            "list need one shape; pass arrays of different shapes as the leaves of a pytree"
+            f"segment.{name} was given arrays of shapes {list(shapes[0])} and {list(shapes[1])} at {users_line()}: the "
+            "elements of a list have one shape. Pad them, or pass arrays of several shapes as the leaves of a pytree"
         )
     dtype = jnp.result_type(*terms)
     return [lax.convert_element_type(x, dtype) for x in terms]
