@@ -173,16 +173,16 @@ def _columns(xs: Iterable[Any], others: Sequence[Any] | None, name: str) -> tupl
     _check_any(items, name)
     if others is not None and len(items) != len(others):
         raise SegmentError(
-            f"segment.{name} was given lists of {len(others)} and {len(items)} elements at {users_line()}: give it lists "
-            "of one length"
+            f"segment.{name} was given lists of {len(others)} and {len(items)} elements at {users_line()}: give it "
+            "lists of one length"
         )
     flat = [jax.tree.flatten(item) for item in items]
     tree = flat[0][1]
     if any(one != tree for _, one in flat):
         differing = next(one for _, one in flat if one != tree)
         raise SegmentError(
-            f"segment.{name} was given elements of different structures at {users_line()}, {tree} and {differing}: give "
-            "all of them one structure"
+            f"segment.{name} was given elements of different structures at {users_line()}, {tree} and {differing}: "
+            "give all of them one structure"
         )
     return [_alike(column, name) for column in zip(*(leaves for leaves, _ in flat), strict=True)], tree
 
