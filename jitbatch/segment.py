@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jitbatch.ir.cell import accumulator
+from jitbatch.record.elements import record_each
 from jitbatch.record.recorder import Recorder
 from jitbatch.util.compat import current_trace
 from jitbatch.util.errors import SegmentError
@@ -151,9 +152,8 @@ def _total(terms: Sequence[Any]) -> Any:
 
 def _each(fun: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
     """What a function makes of each element of lists of one length. While a sample is recorded, each is a cell."""
-    trace = current_trace()
-    elements = zip(*lists, strict=True)
-    return trace.each(fun, elements) if type(trace) is Recorder else [fun(*one) for one in elements]
+    trace, elements = current_trace(), list(zip(*lists, strict=True))
+    return record_each(trace, fun, elements) if type(trace) is Recorder else [fun(*one) for one in elements]
 
 
 def _leading(weight: Any, leaf: Any) -> Any:

@@ -211,8 +211,8 @@ def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Differe
     if a.shape != b.shape:
         return Difference(
             where, f"{what} has shapes {{}}", (str(list(a.shape)), str(list(b.shape))),
-            "Index rows one by one, so that each is a call of its own, or pad to one shape; softmax, attention and means "
-            "over rows of any number are in `jitbatch.segment`",
+            "Index rows one by one, so that each is a call of its own, or pad to one shape; softmax, attention and "
+            "means over rows of any number are in `jitbatch.segment`",
         )  # fmt: skip
     if a.weak_type != b.weak_type:
         sides = ("a Python number" if a.weak_type else "an array"), ("a Python number" if b.weak_type else "an array")

@@ -8,7 +8,7 @@ been seen with arguments of these forms before is one dictionary look-up, and ad
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -172,20 +172,6 @@ class Recorder(compat.Trace):
         for op in self.ops[before:]:  # each row is a group of its own: there are as many as there are children
             op.turn = id(value.source), index
         return key
-
-    def each(self, fun: Callable[..., Any], elements: Iterable[Sequence[Any]]) -> list[Any]:
-        """What a function makes of each element of a list; an element is the arguments of a call. The operations on
-        one element are a group apart, since there are as many groups as elements."""
-        results, first = [], len(self.ops)
-        for number, element in enumerate(elements):
-            before = len(self.ops)
-            results.append(fun(*element))
-            own = set(map(id, element))
-            for op in self.ops[before:]:
-                op.turn = id(self.ops[first]), number
-                op.common = tuple([place for place, value in enumerate(op.inputs) if id(value) not in own])
-                own.update(map(id, op.outputs))
-        return results
 
     def rows(self, value: Value) -> Iterator[Value]:
         """What iterating over a value gives."""

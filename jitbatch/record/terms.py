@@ -12,7 +12,7 @@ def mark_turns(terms: Sequence[Any], last: Op) -> None:
     operation that the reduction of the terms is in the place of.
 
     With one term there is nothing to compare with: what lies in the loops that the term is made in is its own, and
-    so are operations on one element of a list (see `Recorder.each`).
+    so are operations on one element of a list (see `record/elements`).
     """
     if all(type(term) is Value and term.source is NODE for term in terms):
         return
@@ -53,7 +53,7 @@ def mark_turns(terms: Sequence[Any], last: Op) -> None:
 
 
 def _turn(term: Any) -> tuple[int, int] | None:
-    """The turn that an element of a list was made in that a term is, if it was made by `Recorder.each`."""
+    """The turn that an element of a list was made in that a term is, if it was made by `record/elements`."""
     origin = root(term)
     op = origin.source if type(origin) is Value else None
     return op.turn if isinstance(op, Op) and op.common is not None else None

@@ -28,7 +28,7 @@ class Op:
         at: how many nodes had been recorded before it.
         site, scope: the user's code and the decorated call it was recorded in.
         turn: which turn of a loop over terms of a reduction it belongs to, if any.
-        common: of an operation on one element of a list (see `Recorder.each`), the places of inputs that it has in
+        common: of an operation on one element of a list (see `record/elements`), the places of inputs that it has in
             common with those on the others; None for all other operations.
         made_from: of a sum of any length, the user's code that it was found in.
         totals: of a running total, what it was before each of its last additions, and the `at` of that (see
