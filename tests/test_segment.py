@@ -224,7 +224,11 @@ def listed(p: Any, xs: Any) -> Any:
     return segment.softmax([p["w"] @ x for x in xs])[0]
 
 
-@pytest.mark.parametrize("fun", [attended, weighted_by_hand, pointed_at, listed])
+def attended_inputs(p: Any, xs: Any) -> Any:
+    return segment.attend(jnp.tanh(xs[0] @ p["w"]), xs, xs)
+
+
+@pytest.mark.parametrize("fun", [attended, weighted_by_hand, pointed_at, listed, attended_inputs])
 def test_the_length_is_no_part_of_a_type(fun: Any) -> None:
     assert types_of(fun, 2, 3, 7, 12) == types_of(fun, 12)
     assert types_of(fun, 1, 12) == types_of(fun, 12)
