@@ -1,5 +1,6 @@
 """jitbatch: `vmap` for samples that do not have the same shape."""
 
+from jitbatch import segment as segment
 from jitbatch._version import __version__ as __version__
 from jitbatch.decorator import Batched as Batched
 from jitbatch.decorator import jitbatch as jitbatch
@@ -40,4 +41,5 @@ __all__ = [
     "jit",
     "jitbatch",
     "keep_memory",
+    "segment",
 ]

@@ -9,8 +9,8 @@ import pytest
 import jitbatch as package
 
 STAGES = (
-    "util", "core", "ir", "record", "batch", "schedule", "execute", "tune", "plan", "inspect", "step", "decorator",
-    "__init__", "data", "models", "cli", "__main__",
+    "util", "core", "ir", "record", "batch", "schedule", "execute", "tune", "plan", "inspect", "step", "segment",
+    "decorator", "__init__", "data", "models", "cli", "__main__",
 )  # fmt: skip
 """In the order of the pipeline; `_version` may be read by all."""
 

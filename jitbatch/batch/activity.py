@@ -1,7 +1,8 @@
 """Which rows a derivative can pass through.
 
 Values of a batch lie in one arena, whatever they depend on, and to JAX an arena has a derivative as a whole. But inputs
-are constants, so are values that depend on nothing else, and so is what `jax.lax.stop_gradient` made. Where a type
+are constants, so are values that depend on nothing else, and so is what `jax.lax.stop_gradient` made, the maximum of
+any number of values among that (`ir/cell.ReductionCell`). Where a type
 reads only such values as one of its operands, its rows are taken as the constants that they are. So a batch has the
 derivatives of the plain loop also where that of an operand would be infinite (the root of a zero) or does not exist
 (`lax.while_loop`), and no time is spent on the gradient of inputs.
@@ -45,7 +46,7 @@ def find_flows(
     """
     flows = [[False] * kind.rows for kind in kinds]
     for number, row in from_shared:
-        flows[number][row] = True
+        flows[number][row] = kinds[number].cell.has_derivative
     readers: dict[tuple[int, int], list[Feed]] = {}
     for feed in feeds:
         readers.setdefault((feed.read, feed.output), []).append(feed)
@@ -54,15 +55,15 @@ def find_flows(
         number = remaining.popleft()
         for output, is_reached in enumerate(_outputs_reached(kinds[number], flows[number], tables)):
             for feed in readers.get((number, output), ()) if is_reached else ():
-                if not flows[feed.reader][feed.row]:
+                if kinds[feed.reader].cell.has_derivative and not flows[feed.reader][feed.row]:
                     flows[feed.reader][feed.row] = True
                     remaining.append(feed.reader)
     return tuple(map(tuple, flows))
 
 
 def every_flow(kinds: Sequence[Kind]) -> Flows:
-    """The same where inputs are not constants."""
-    return tuple((True,) * kind.rows for kind in kinds)
+    """Through which row operands a derivative can pass where inputs are not constants."""
+    return tuple((kind.cell.has_derivative,) * kind.rows for kind in kinds)
 
 
 def without_flow(rows: Any, flows: bool) -> Any:

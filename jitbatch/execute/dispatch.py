@@ -22,7 +22,7 @@ from jitbatch.batch.activity import without_flow
 from jitbatch.batch.analysis import Analysis
 from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
 from jitbatch.execute.memory import ProgramMemory, of_calls
-from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.segments import gather, segment_reduce
 from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell
 from jitbatch.ir.describe import kind_names, largest
@@ -235,10 +235,10 @@ class StepKernel:
                 place = write_place.get(value_class)
                 return written[place] if place is not None else read[read_place[value_class]]
 
-            if kind.is_variadic:
+            if kind.operation is not None:
                 with cell.scope():
                     terms = without_flow(arena(in_classes[0]), *flows)
-                    made = [segment_sums(terms, operands[0], operands[1], width)]
+                    made = [segment_reduce(kind.operation, terms, operands[0], operands[1], width)]
             else:
                 read_rows = zip(in_classes, operands, flows, strict=True)
                 rows = [without_flow(gather(arena(c), index), flow) for c, index, flow in read_rows]

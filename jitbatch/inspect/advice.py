@@ -125,6 +125,9 @@ def _listed(sides: Sequence[str]) -> str:
 def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
     """The first difference between two cells of one function."""
     where = one.source.where
+    stacked = _of_stacks(one.source.operations, other.source.operations)
+    if stacked is not None:
+        return stacked
     for mine, theirs in zip(one.source.operations, other.source.operations, strict=False):
         found = _of_operations(mine, theirs)
         if found is not None:
@@ -143,12 +146,33 @@ def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
     return _of_bindings(one, other, static)
 
 
+def _of_stacks(one: Sequence[Operation], other: Sequence[Operation]) -> Difference | None:
+    """The first stack that has another number of values, and whether it is for a softmax."""
+    stacks = [[operation for operation in some if operation.name == "stack"] for some in (one, other)]
+    for mine, theirs in zip(*stacks, strict=False):
+        if len(mine.operands) != len(theirs.operands):
+            softmax = next((operation for operation in one if operation.name in ("exp", "softmax", "logsumexp")), None)
+            return Difference(
+                mine.where if softmax is None else softmax.where,
+                f"{'a stack' if softmax is None else 'a softmax of a stack'} has {{}} values",
+                (str(len(mine.operands)), str(len(theirs.operands))), f"The number is part of its shape. {_SEGMENT}",
+            )  # fmt: skip
+    return None
+
+
+_SEGMENT = (
+    "`jitbatch.segment` (softmax, logsumexp, attend, weighted_sum, mean, max, sum) takes the list itself, and batches "
+    "lists of every length together"
+)
+
+
 def _of_operations(one: Operation, other: Operation) -> Difference | None:
     if one.name == other.name and len(one.operands) != len(other.operands):
         return Difference(
             one.where, f"`{one.name}` gets {{}} values", (str(len(one.operands)), str(len(other.operands))),
-            "Sums, means, maxima and minima of a list are one type for every length; what else is done with a list is "
-            "a type for each: decorate what is done with one element",
+            "Sums, means, maxima and minima of a list are one type for every length, and so are softmax and attention "
+            "by `jitbatch.segment`; what else is done with a list is a type for each: decorate what is done with one "
+            "element",
         )  # fmt: skip
     if one.name != other.name:
         return Difference(
@@ -187,7 +211,8 @@ def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Differe
     if a.shape != b.shape:
         return Difference(
             where, f"{what} has shapes {{}}", (str(list(a.shape)), str(list(b.shape))),
-            "Index rows one by one, so that each is a call of its own, or pad to one shape",
+            "Index rows one by one, so that each is a call of its own, or pad to one shape; softmax, attention and "
+            "means over rows of any number are in `jitbatch.segment`",
         )  # fmt: skip
     if a.weak_type != b.weak_type:
         sides = ("a Python number" if a.weak_type else "an array"), ("a Python number" if b.weak_type else "an array")

@@ -5,6 +5,7 @@ bit by bit, so it does not matter which Python function a subgraph came from. Eq
 only give an order that is the same in every process.
 """
 
+import functools
 import hashlib
 import re
 from collections.abc import Hashable, Sequence
@@ -203,6 +204,11 @@ class Cell:
     def has_effects(self) -> bool:
         return bool(self.jaxpr.effects)
 
+    @property
+    def has_derivative(self) -> bool:
+        """Whether a derivative can pass through this cell, as far as is known without looking at its equations."""
+        return True
+
     @cached_property
     def may_merge(self) -> bool:
         """Whether calls with equal operands can be one call. A `jax.custom_vjp` rule need not be linear (clipped
@@ -236,19 +242,30 @@ class Cell:
         return jaxprs.run(self.jaxpr, operands)
 
 
-class SumCell(Cell):
-    """The sum of any number of arrays of one shape and dtype: one type, whatever the number.
+class ReductionCell(Cell):
+    """A reduction of any number of arrays of one shape and dtype: one type, whatever the number.
 
-    Its jaxpr is that of one term.
+    Its jaxpr is that of one term. Only a sum has a derivative: a maximum or minimum of floats stands for what
+    `jax.lax.stop_gradient` was applied to.
+
+    Attributes:
+        operation: "sum", "max" or "min".
     """
 
-    def __init__(self, aval: Any):
+    def __init__(self, operation: str, aval: Any):
         term = compat.Var(aval)
-        super().__init__(
-            Key((Key(("sum", aval_key(aval))), (0,))), compat.make_jaxpr([term], [term], [], "sum"), "sum", ""
-        )
+        key = Key((Key((operation, aval_key(aval))), (0,)))
+        super().__init__(key, compat.make_jaxpr([term], [term], [], operation), operation, "")
+        self.operation = operation
+
+    @property
+    def has_derivative(self) -> bool:
+        return self.operation == "sum"
 
     def __call__(self, *operands: Any) -> Sequence[Any]:
+        if self.operation != "sum":
+            extreme = functools.reduce(jax.lax.max if self.operation == "max" else jax.lax.min, operands)
+            return [jax.lax.stop_gradient(extreme)]
         dtype = accumulator(operands[0].dtype)
         return [sum(x.astype(dtype) for x in operands).astype(operands[0].dtype)]  # type: ignore[union-attr]
 
@@ -261,9 +278,10 @@ def accumulator(dtype: Any) -> Any:
 _cells = Cache(4096, first=1024)
 
 
-def sum_cell(shape: tuple[int, ...], dtype: Any) -> Cell:
-    """The cell of sums of values of this shape and dtype."""
-    return _cells.get_or_make(("sum", shape, dtype), lambda: SumCell(compat.make_aval(shape, dtype)))
+def reduction_cell(operation: str, shape: tuple[int, ...], dtype: Any) -> Cell:
+    """The cell of reductions ("sum", "max", "min") of values of this shape and dtype."""
+    key = operation, shape, dtype
+    return _cells.get_or_make(key, lambda: ReductionCell(operation, compat.make_aval(shape, dtype)))
 
 
 def intern_cell(jaxpr: Any, name: str, where: str) -> Cell:

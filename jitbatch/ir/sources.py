@@ -7,7 +7,7 @@ where a cell comes from in the function that is reported, so each function's tab
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jitbatch.ir.cell import Cell, SumCell
+from jitbatch.ir.cell import Cell, ReductionCell
 from jitbatch.util.sites import COMPREHENSIONS
 
 
@@ -58,4 +58,4 @@ def _plain(name: str, cell: Cell) -> str:
     function it is."""
     parts = name.split(".<locals>.")
     named = [part for part in parts if part not in COMPREHENSIONS] or parts
-    return cell.name if isinstance(cell, SumCell) else named[-1]
+    return cell.name if isinstance(cell, ReductionCell) else named[-1]

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from jitbatch.ir.cell import Cell, Identity, SumCell, array_key
+from jitbatch.ir.cell import Cell, Identity, ReductionCell, array_key
 from jitbatch.ir.sources import Sources
 from jitbatch.util import compat
 from jitbatch.util.caches import Cache
@@ -111,7 +111,12 @@ class Kind:
     @property
     def is_variadic(self) -> bool:
         """Whether a node reads any number of rows."""
-        return isinstance(self.cell, SumCell)
+        return isinstance(self.cell, ReductionCell)
+
+    @property
+    def operation(self) -> str | None:
+        """How a node that reads any number of rows reduces them ("sum", "max" or "min"); None for other kinds."""
+        return self.cell.operation if isinstance(self.cell, ReductionCell) else None
 
     @property
     def shapes(self) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jitbatch.ir.cell import Cell, SumCell
+from jitbatch.ir.cell import Cell, ReductionCell
 from jitbatch.ir.tables import ROW, SharedArray, Tables
 from jitbatch.record.graph_builder import SharedRow
 from jitbatch.record.rows import Rows, is_small
@@ -22,7 +22,7 @@ def bind(
         tables: those of the recording.
         as_row: makes a row of a `ConstantRow` or a `SharedRow`.
     """
-    is_sum = isinstance(cell, SumCell)
+    is_sum = isinstance(cell, ReductionCell)
     binding: list[int] = []
     reads: list[Any] = []
     for reference, passed in zip(references, is_passed, strict=True):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jitbatch.ir.cell import Cell, SumCell, intern_cell
+from jitbatch.ir.cell import Cell, ReductionCell, intern_cell
 from jitbatch.ir.tables import Tables
 from jitbatch.record.fold import fold
 from jitbatch.record.list_arguments import Cells, Element, open_body
@@ -124,7 +124,7 @@ def _refer_to_arguments(
     body = []
     for place, (cell, operands, outputs) in enumerate(cells):
         inputs = tuple(map(refer, operands))
-        is_passed = tuple(type(value) is Argument or isinstance(cell, SumCell) for value in inputs)
+        is_passed = tuple(type(value) is Argument or isinstance(cell, ReductionCell) for value in inputs)
         body.append(
             BodyCell(cell, inputs, is_passed, tuple((aval, tables.avals.number(aval)) for aval in cell.out_avals))
         )

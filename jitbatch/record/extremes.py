@@ -1,4 +1,4 @@
-"""Maxima and minima of any number of values, as trees of one cell that takes two."""
+"""Maxima and minima of any number of floats, with a derivative, as trees of one cell that takes two."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -65,6 +65,5 @@ def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
         return (value, times), (share_a * tangents[0] + (1 - share_a) * tangents[2], jnp.zeros_like(times))
 
     value, times = jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct(shape, np.float32)
-    is_float = jnp.issubdtype(dtype, np.inexact)
-    closed = jax.make_jaxpr(differentiable if is_float else extreme)(value, times, value, times)
+    closed = jax.make_jaxpr(differentiable)(value, times, value, times)
     return intern_cell(closed, "maximum" if largest else "minimum", "")

@@ -88,7 +88,8 @@ def open_body(
             lists.setdefault(element.list_id, set()).add(element)
     if not lists or not passes.runs("open"):
         return None
-    needs = _dependencies(body, {key: frozenset([e]) if e else frozenset() for key, e in elements.items()})
+    given = {key: frozenset([e]) if e else frozenset() for key, e in elements.items()}
+    needs = _dependencies(body, given)
 
     def covers_a_list(terms: Sequence[Any]) -> bool:
         """Whether each element of a list is needed by one term, and no term needs two."""
@@ -99,19 +100,27 @@ def open_body(
                 return True
         return False
 
-    ops = gather_sums(body, results, covers_a_list, elements)
-    if all(op.cell is None for op in ops):
+    ops, found = gather_sums(body, results, covers_a_list, elements), 0
+    while found < (count := _count_cells(ops)):  # the terms of a reduction may need the result of another
+        found, needs = count, _dependencies(ops, given)
+        ops = gather_sums(ops, results, covers_a_list, elements)
+    if not found:
         return None
     return _regroup(ops, results, elements, shared, name, where)
 
 
 def _dependencies(body: Sequence[Op], arguments: Mapping[int, frozenset[Any]]) -> dict[int, frozenset[Any]]:
-    """Which elements each value depends on."""
+    """Which elements each value depends on, other than by way of a reduction of any number of them."""
     needs = dict(arguments)
     for op in body:
-        needed = frozenset().union(*(needs.get(id(value), frozenset()) for value in op.inputs))
-        needs.update((id(value), needed) for value in op.outputs)
+        if op.cell is None:
+            needed = frozenset().union(*(needs.get(id(value), frozenset()) for value in op.inputs))
+            needs.update((id(value), needed) for value in op.outputs)
     return needs
+
+
+def _count_cells(ops: Sequence[Op]) -> int:
+    return len([op for op in ops if op.cell is not None])
 
 
 def _regroup(

@@ -7,7 +7,7 @@ a further node. Nodes that nothing needs are dropped later (see `record/finalise
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitbatch.ir.cell import SumCell
+from jitbatch.ir.cell import ReductionCell
 from jitbatch.ir.tables import ROW
 from jitbatch.record.binding import bind, row_of
 from jitbatch.record.finalise import Recording
@@ -143,7 +143,7 @@ def _node(ops: Sequence[Op], values: Sequence[Value], rows: Rows, cells: GroupCe
     """A node of a group of operations, with some of the values that they make."""
     op, tables = ops[0], rows.tables
     outputs: Any = [value.row for value in values]
-    if isinstance(op.cell, SumCell):  # which may have many terms; most often, all of them are rows
+    if isinstance(op.cell, ReductionCell):  # which may have many terms; most often, all of them are rows
         terms: Any = [value.row if type(value) is Value else None for value in op.inputs]
         if None in terms:
             terms = list(map(rows.row, op.inputs))

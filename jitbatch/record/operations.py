@@ -128,6 +128,14 @@ class OperationRecorder(compat.Trace):
             self.leaks.exposed += [value.row for value in outputs]
         return outputs
 
+    def repeat(self, known: Op, inputs: Sequence[Any]) -> Op:
+        """Record an operation once more, on other inputs of the same types."""
+        self.leaks.check(inputs)
+        op = Op(inputs, self.scope, len(self.builder.kinds), known.site)
+        op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
+        self._append(op, [self.value(value.aval, op) for value in known.outputs])
+        return op
+
     def index(self, value: Value, index: int | range) -> Value:
         """`value[index]` along axis 0. An element or slice of a slice is one of the array that was sliced."""
         self.leaks.check((value,))

@@ -2,7 +2,8 @@
 
 A sum of two children and a sum of three are different operations to JAX: two additions, three, or a reduction of a
 stack of another length. Here each becomes one operation that takes any number of terms, so that the number of children
-does not split a bucket. So do `max` and `min` of a stack, as trees of one cell that takes two.
+does not split a bucket. So do `max` and `min` of a stack: where no derivative is asked of them (`lax.stop_gradient`, as
+in a softmax; integers) as one operation, else as trees of one cell that takes two.
 
 What is a sum over a variable number of values, and what is arithmetic inside a cell, is told as follows. An addition
 accumulates when its place in the code comes again on a path of additions that nothing else reads, or when it begins
@@ -21,7 +22,7 @@ import jax
 import numpy as np
 from jax.extend.core import primitives
 
-from jitbatch.ir.cell import sum_cell
+from jitbatch.ir.cell import reduction_cell
 from jitbatch.record.extremes import has_extremes, reduce_pairs
 from jitbatch.record.key_splits import without_unread
 from jitbatch.record.running_totals import apart
@@ -74,7 +75,8 @@ class _Gatherer:
             self.uses[key] = self.uses.get(key, 0) + 1
         self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
         self.dropped: set[int] = set()
-        self.sums: list[tuple[Op, Op]] = []  # a sum, and the operation in whose place it is
+        self.reductions: list[tuple[Sequence[Any], Op]] = []  # their terms, and the operations in whose places they are
+        self.stops: dict[int, Op] = {}  # by the `id` of what it is applied to, a `stop_gradient`
 
     def is_read_on_the_way(self, op: Op) -> bool:
         """Whether something reads what a running total was before its last addition."""
@@ -96,8 +98,8 @@ class _Gatherer:
                 result += self.replaced[id(op)]
             elif id(op) not in self.dropped:
                 result.append(op)
-        for total, last in self.sums:
-            mark_turns(total, last)
+        for terms, last in self.reductions:
+            mark_turns(terms, last)
         return result
 
     def _origin(self, value: Any) -> Any:
@@ -203,15 +205,17 @@ class _Gatherer:
             if aval.dtype != dtype:
                 made.append(_step(_conversion(aval, dtype), [term], op))
                 terms[place] = made[-1].outputs[0]
-        total = _sum(terms, op, op.outputs[0])
-        self.replaced[id(op)] = [*made, total]
-        self.sums.append((total, op))
+        self.replaced[id(op)] = [*made, _reduce("sum", terms, op, op.outputs[0])]
+        self.reductions.append((terms, op))
 
     # Reductions of stacks
 
     def _gather_stacks(self) -> None:
         """Replace operations that reduce a stack of values, where nothing else reads it."""
         reductions: dict[int, tuple[Value, list[_Reduction]]] = {}
+        self.stops = {
+            id(self._origin(op.inputs[0])): op for op in self.ops if op.primitive is primitives.stop_gradient_p
+        }
         for op in self.ops:
             if len(op.inputs) == 1 and (found := self._reduction(op)) is not None:
                 reductions.setdefault(id(found.stacked), (found.stacked, []))[1].append(found)
@@ -247,13 +251,14 @@ class _Gatherer:
         return found if self.wanted(stack.inputs) else None
 
     def _stack_of(self, value: Any) -> tuple[Op | None, Sequence[Any]]:
-        """The operation that stacks what a value is made of, and the equation that converted it if one did."""
+        """The operation that stacks what a value is made of, and the equation that converted it, or stopped its
+        derivative, if one did."""
         op = value.source if type(value) is Value else None
         if not isinstance(op, Op):
             return None, ()
         if op.primitive is compat.stack_p:
             return op, ()
-        if op.primitive is primitives.convert_element_type_p and self._is_private(op.inputs[0]):
+        if op.primitive in _ELEMENTWISE and self._is_private(op.inputs[0]):
             stack = self._origin(op.inputs[0]).source
             if isinstance(stack, Op) and stack.primitive is compat.stack_p:
                 return stack, _equations(op)
@@ -267,21 +272,27 @@ class _Gatherer:
             steps = [_step(conversion, [term], op, compat.typeof(term).shape) for term in terms]
             terms = [step.outputs[0] for step in steps]
             made += steps
-        if reduction.primitive is primitives.reduce_sum_p:
-            total = _sum(terms, op, new_value(op, compat.typeof(terms[0])))
-            made.append(total)
-            self.sums.append((total, op))
-            reduced = total.outputs[0]
+        stop = self.stops.get(id(op.outputs[0])) if self._is_private(op.outputs[0]) else None
+        is_sum, aval = reduction.primitive is primitives.reduce_sum_p, compat.typeof(terms[0])
+        is_constant = any(equation.primitive is primitives.stop_gradient_p for equation in conversions)
+        if is_sum or stop is not None or is_constant or not compat.is_float(aval):
+            made.append(_reduce(_REDUCTIONS[reduction.primitive], terms, op, new_value(op, aval)))
+            reduced = made[-1].outputs[0]
         else:
             reduced = reduce_pairs(terms, reduction.primitive, op, made)
+        self.reductions.append((terms, op))
         # What follows the reduction in the same operation: the division of a mean, whose divisor is an operand.
         env: dict[Any, Any] = {reduction.outvars[0]: reduced}
         for equation in following:
             step = _step(equation, [_operand(atom, env, op, equation, len(terms)) for atom in equation.invars], op)
             env.update(zip(equation.outvars, step.outputs, strict=True))
             made.append(step)
-        _replace_value(op.outputs[0], env[result])
         self.replaced[id(op)] = made
+        if is_sum or stop is None:
+            _replace_value(op.outputs[0], env[result])
+        else:  # a reduction of its own, which has no derivative
+            _replace_value(stop.outputs[0], env[result])
+            self.dropped.add(id(stop))
 
 
 class _Reduction(NamedTuple):
@@ -306,7 +317,9 @@ class _Reduction(NamedTuple):
 
 
 _BOOL = np.dtype(bool)  # comparing a dtype with a dtype takes a tenth of what comparing it with a type does
-_REDUCTIONS = (primitives.reduce_sum_p, primitives.reduce_max_p, primitives.reduce_min_p)
+_REDUCTIONS = {primitives.reduce_sum_p: "sum", primitives.reduce_max_p: "max", primitives.reduce_min_p: "min"}
+_ELEMENTWISE = (primitives.convert_element_type_p, primitives.stop_gradient_p)
+"""What may be done to a stack before it is reduced: it is done to each of the values."""
 
 
 def _is_var(atom: Any) -> bool:
@@ -453,12 +466,12 @@ def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) 
     return np.asarray(atom.val, atom.aval.dtype)
 
 
-def _sum(terms: list[Any], last: Op, output: Value) -> Op:
-    """The operation that makes `output` as the sum of the terms."""
-    total = Op(terms, last.scope, last.at)
-    total.made_from = last.site
+def _reduce(operation: str, terms: list[Any], last: Op, output: Value) -> Op:
+    """The operation that makes `output` as the sum, the maximum or the minimum of the terms."""
+    reduction = Op(terms, last.scope, last.at)
+    reduction.made_from = last.site
     aval = compat.typeof(terms[0])
-    total.cell = sum_cell(aval.shape, aval.dtype)
-    total.outputs = [output]
-    output.source = total
-    return total
+    reduction.cell = reduction_cell(operation, aval.shape, aval.dtype)
+    reduction.outputs = [output]
+    output.source = reduction
+    return reduction

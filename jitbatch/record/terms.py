@@ -1,17 +1,20 @@
-"""Which operations make one term of a sum: they belong to one turn of the loop over its terms."""
+"""Which operations make one term of a reduction: they belong to one turn of the loop over its terms."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from jitbatch.record.values import NODE, Op, Value, root
 from jitbatch.util.sites import Site, loop_depth
 
 
-def mark_turns(total: Op, last: Op) -> None:
-    """Mark what makes one term only, so that it is not grouped with what all terms have in common.
+def mark_turns(terms: Sequence[Any], last: Op) -> None:
+    """Mark what makes one term only, so that it is not grouped with what all terms have in common; `last` is the
+    operation that the reduction of the terms is in the place of.
 
-    With one term there is nothing to compare with: what lies in the loops that the term is made in is its own.
+    With one term there is nothing to compare with: what lies in the loops that the term is made in is its own, and
+    so are operations on one element of a list (see `record/elements`).
     """
-    if all(type(term) is Value and term.source is NODE for term in total.inputs):
+    if all(type(term) is Value and term.source is NODE for term in terms):
         return
     assert last.site is not None
     activation = _activation(last.site)
@@ -19,7 +22,7 @@ def mark_turns(total: Op, last: Op) -> None:
     common: set[int] = set()
     depths: list[int] = []
     reached: dict[int, Op] = {}
-    for number, term in enumerate(total.inputs):
+    for number, term in enumerate(terms):
         if type(term) is Value and term.source is NODE:
             depths.append(0)
             continue
@@ -31,20 +34,29 @@ def mark_turns(total: Op, last: Op) -> None:
                 continue
             if _activation(op.site) is not activation or owner.get(id(op)) == number or id(op) in common:
                 continue
-            if depth is None and op.site is not last.site:  # not a conversion that is part of the reduction
+            if depth is None and op.common is None and op.site is not last.site:  # no conversion before the reduction
                 depth = loop_depth(op.site)
             if id(op) in owner:
                 common.add(id(op))
             owner[id(op)] = number
             reached[id(op)] = op
-            pending += op.inputs
+            skipped = op.common or ()
+            pending += [value for place, value in enumerate(op.inputs) if place not in skipped]
         depths.append(0 if depth is None else depth)
+    turns = [_turn(term) or (id(last), number) for number, term in enumerate(terms)]
     for key, op in reached.items():
         in_common = op.site is not None and op.site is not last.site and loop_depth(op.site) < depths[0]
-        if len(total.inputs) == 1 and in_common:
+        if len(terms) == 1 and in_common and op.common is None:
             continue
         if key not in common:
-            op.turn = (id(total), owner[key])
+            op.turn = turns[owner[key]]
+
+
+def _turn(term: Any) -> tuple[int, int] | None:
+    """The turn that an element of a list was made in that a term is, if it was made by `record/elements`."""
+    origin = root(term)
+    op = origin.source if type(origin) is Value else None
+    return op.turn if isinstance(op, Op) and op.common is not None else None
 
 
 def _activation(site: Site) -> Any:

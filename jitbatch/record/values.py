@@ -27,7 +27,9 @@ class Op:
         index: of an indexing operation, an int or a range along axis 0.
         at: how many nodes had been recorded before it.
         site, scope: the user's code and the decorated call it was recorded in.
-        turn: which turn of a loop over terms of a sum it belongs to, if any.
+        turn: which turn of a loop over terms of a reduction it belongs to, if any.
+        common: of an operation on one element of a list (see `record/elements`), the places of inputs that it has in
+            common with those on the others; None for all other operations.
         made_from: of a sum of any length, the user's code that it was found in.
         totals: of a running total, what it was before each of its last additions, and the `at` of that (see
         `record/running_totals`).
@@ -39,6 +41,7 @@ class Op:
     cell: Cell | None = None
     index: int | range | None = None
     turn: tuple[int, int] | None = None
+    common: tuple[int, ...] | None = None
     made_from: Site | None = None
     totals: Sequence[tuple["Value", int]] = ()
 

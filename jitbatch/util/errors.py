@@ -35,6 +35,10 @@ class OutputError(JitbatchError, TypeError):
     """A result is not made of arrays, or the samples' results do not fit together."""
 
 
+class SegmentError(JitbatchError, ValueError):
+    """A list that is given to a function of `jitbatch.segment` is empty, or its elements do not fit together."""
+
+
 class PlanError(JitbatchError, ValueError):
     """A plan cannot be made, or is used with something it was not made for."""
 

@@ -237,6 +237,14 @@ def users_stacklevel() -> int:
     return level
 
 
+def users_line() -> str:
+    """The line of the user's code that is running, as `file:line`."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_library(frame.f_code):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
     """The name of a function, and its file and line."""
     code = getattr(fun, "__code__", None)

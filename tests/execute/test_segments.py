@@ -1,4 +1,4 @@
-"""Sums of any number of rows: both ways of computing them are the sums one by one."""
+"""Reductions of any number of rows: both ways of computing them give what each gives by itself."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jitbatch.execute.segments import chunk_sums, scatter_sums, segment_sums
+from jitbatch.execute.segments import chunk_reduce, scatter_sums, segment_reduce
 
 COUNTS = ([1], [3, 1, 4], [2, 2, 2, 2, 2], [1, 9, 1])
 
@@ -18,41 +18,55 @@ def problem(counts: list[int], dtype: Any, shape: tuple[int, ...] = (2,), seed: 
     return arena, rng.integers(6, size=sum(counts))
 
 
-def by_segments(arena: Any, terms: np.ndarray, counts: list[int], padding: int = 0) -> Any:
+def by_segments(arena: Any, terms: np.ndarray, counts: list[int], padding: int = 0, operation: str = "sum") -> Any:
     segments = np.append(np.repeat(np.arange(len(counts)), counts), np.full(padding, len(counts)))
-    return segment_sums(arena, np.append(terms, np.zeros(padding, int)), segments, len(counts))
+    return segment_reduce(operation, arena, np.append(terms, np.zeros(padding, int)), segments, len(counts))
 
 
-def by_chunks(arena: Any, terms: np.ndarray, counts: list[int], padding: int = 0) -> Any:
+def by_chunks(arena: Any, terms: np.ndarray, counts: list[int], padding: int = 0, operation: str = "sum") -> Any:
     first = np.append(np.cumsum(counts) - counts, np.zeros(padding, int))
     count = np.append(counts, np.zeros(padding, int))
-    return chunk_sums(arena, jnp.asarray(terms), jnp.asarray(first), jnp.asarray(count), max(counts))[: len(counts)]
+    return chunk_reduce(operation, arena, jnp.asarray(terms), jnp.asarray(first), jnp.asarray(count), max(counts))[
+        : len(counts)
+    ]
 
 
 WAYS = [by_segments, by_chunks]
 
 
-def one_by_one(arena: Any, terms: np.ndarray, counts: list[int]) -> np.ndarray:
+def one_by_one(arena: Any, terms: np.ndarray, counts: list[int], operation: str = "sum") -> np.ndarray:
     parts = np.split(np.asarray(arena)[terms], np.cumsum(counts)[:-1])
+    if operation != "sum":
+        return np.stack([getattr(part, operation)(0) for part in parts])
     return np.stack([part.sum(0, dtype=arena.dtype) for part in parts])
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
-def test_sums_are_those_one_by_one(way: Any, counts: list[int]) -> None:
+@pytest.mark.parametrize("operation", ["sum", "max", "min"])
+def test_reductions_are_those_one_by_one(way: Any, counts: list[int], operation: str) -> None:
     for dtype, shape in ((np.float32, (2,)), (np.int32, ()), (np.uint8, (2, 1))):
         arena, terms = problem(counts, dtype, shape)
-        got = way(arena, terms, counts)
+        got = way(arena, terms, counts, operation=operation)
         assert got.dtype == arena.dtype
-        np.testing.assert_array_equal(got, one_by_one(arena, terms, counts))
+        np.testing.assert_array_equal(got, one_by_one(arena, terms, counts, operation))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_padding_takes_no_part(way: Any) -> None:
+@pytest.mark.parametrize("operation", ["sum", "max", "min"])
+def test_padding_takes_no_part(way: Any, operation: str) -> None:
     arena, terms = problem([3, 1, 4], np.float32)
     arena = arena.at[0].set(np.nan)  # padding reads row 0
     terms = np.maximum(terms, 1)
-    np.testing.assert_array_equal(way(arena, terms, [3, 1, 4], padding=5), one_by_one(arena, terms, [3, 1, 4]))
+    got = way(arena, terms, [3, 1, 4], padding=5, operation=operation)
+    np.testing.assert_array_equal(got, one_by_one(arena, terms, [3, 1, 4], operation))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_maxima_of_infinities_and_of_what_is_not_a_number(way: Any) -> None:
+    arena = jnp.float32([-np.inf, 1, np.inf, np.nan])
+    got = way(arena, np.array([0, 0, 0, 1, 1, 2, 1, 3]), [2, 2, 2, 2], operation="max")
+    np.testing.assert_array_equal(got, [-np.inf, 1, np.inf, np.nan])
 
 
 @pytest.mark.parametrize("way", WAYS)

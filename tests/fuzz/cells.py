@@ -151,6 +151,14 @@ functools.reduce(lambda a, b: jnp.tanh(a @ p["w0"] + b), {0})
 jnp.mean(jnp.stack([jnp.tanh(k) for k in {0}]), axis=0)
 jnp.array({0}).sum(axis=0)
 jax.nn.softmax(jnp.stack({0}), axis=0).sum(axis=0) * {0}[0]
+segment.softmax({0})[0] * {0}[-1]
+segment.logsumexp([k @ p["w1"] for k in {0}])
+segment.attend(p["b0"], {0}, [jnp.tanh(k) for k in {0}])
+segment.attend_scores([k @ {0}[0] / 3 for k in {0}], {0})
+segment.weighted_sum(segment.softmax([p["b1"] * k for k in {0}]), {0})
+segment.mean([jnp.sin(k) for k in {0}])
+segment.max({0})
+sum(jax.lax.stop_gradient(jnp.stack({0}).max(axis=0)) - k for k in {0}) / len({0})
 {0}[0] - 0.5 * {0}[-1]
 """.strip().splitlines()
 """From a list of vectors to a vector."""

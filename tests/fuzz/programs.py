@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import Static, jitbatch
+from jitbatch import Static, jitbatch, segment
 """
 
 SETTINGS = """import jax

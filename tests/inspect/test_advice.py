@@ -36,6 +36,17 @@ def projected(w: Any, x: Any) -> Any:
     return jnp.tanh(w["w"] @ x)  # the product
 
 
+@jitbatch
+def softmaxed(w: Any, xs: Any) -> Any:
+    stacked = jnp.stack([w["w"] @ x for x in xs])
+    return (jax.nn.softmax(stacked, axis=0) * stacked).sum(axis=0)  # the softmax
+
+
+@jitbatch
+def concatenated(w: Any, xs: Any) -> Any:
+    return jnp.stack([w["w"] @ x for x in xs]).reshape(-1)[:4]  # the stack
+
+
 def scaled(factor: Any) -> Any:
     @jitbatch
     def cell(w: Any, x: Any) -> Any:
@@ -94,6 +105,18 @@ ADVICE: dict[str, tuple[Callable[[], Report], Any, str, list[str]]] = {
         pooled,
         "# the take",
         ["`take` has shapes [17, 4] and [9, 4]", "Index rows one by one", "pad"],
+    ),
+    "a softmax of a stack": (
+        lambda: softmaxed.explain(PARAMS, [[X], [X] * 3, [X] * 7]),
+        softmaxed,
+        "# the softmax",
+        ["a softmax of a stack has 1, 3 and 7 values", "`jitbatch.segment`"],
+    ),
+    "a stack": (
+        lambda: concatenated.explain(PARAMS, [[X], [X] * 3]),
+        concatenated,
+        "# the stack",
+        ["a stack has 1 and 3 values", "`jitbatch.segment`"],
     ),
     "dtypes": (
         lambda: jitbatch(lambda w, x: projected(w, x)).explain(PARAMS, [X, X.astype(np.int32)]),

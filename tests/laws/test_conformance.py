@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attention_models  # noqa: F401  its workloads are among those of the zoo
 import jax
 import jax.numpy as jnp
 import numpy as np

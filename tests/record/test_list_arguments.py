@@ -11,7 +11,7 @@ import pytest
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch
-from jitbatch.ir.cell import SumCell
+from jitbatch.ir.cell import ReductionCell
 from jitbatch.record.list_arguments import Element, list_elements
 
 H = 2
@@ -51,7 +51,7 @@ def has_sums(fun: Any, *samples: Any) -> bool:
     batched = jitbatch(fun, granularity="subgraph")
     batched.plan(W, list(samples))
     (context,) = batched._planner.contexts
-    return any(isinstance(g.tables.kinds[kind].cell, SumCell) for g in context.graphs for kind in g.kind)
+    return any(isinstance(g.tables.kinds[kind].cell, ReductionCell) for g in context.graphs for kind in g.kind)
 
 
 # --- Cells with a list among their arguments, in every place

@@ -14,7 +14,7 @@ import pytest
 from zoo import assert_same, gradients, stack
 
 from jitbatch import jitbatch
-from jitbatch.ir.cell import SumCell
+from jitbatch.ir.cell import ReductionCell
 from jitbatch.ir.graph import Graph
 
 H = 2
@@ -56,7 +56,7 @@ def kinds_of(fun: Any, sample: Any, params: Any = W, **options: Any) -> set[Any]
 
 def arities(graph: Graph) -> list[int]:
     """How many terms each sum of a graph has."""
-    is_sum = [isinstance(graph.tables.kinds[kind].cell, SumCell) for kind in graph.kind]
+    is_sum = [isinstance(graph.tables.kinds[kind].cell, ReductionCell) for kind in graph.kind]
     return sorted(np.diff(graph.operand_start)[is_sum].tolist())
 
 

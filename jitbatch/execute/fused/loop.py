@@ -25,7 +25,7 @@ from jax import lax
 from jitbatch.batch.activity import without_flow
 from jitbatch.core.layout import PAIR_WIDTH
 from jitbatch.execute.fused.derivative import with_rule
-from jitbatch.execute.segments import chunk_sums, gather, scatter_sums
+from jitbatch.execute.segments import chunk_reduce, gather, scatter_sums
 from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell
 from jitbatch.ir.tables import Kind
@@ -167,12 +167,14 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
     def chunk(number: int, width: int, start: Any, carry: Any) -> Any:
         arenas, saved = list(carry[0]), list(carry[1])
         block = shape.blocks[number]
-        if block.kind.is_variadic:
+        operation = block.kind.operation
+        if operation is not None:
             (read,), (write,) = shape.reads[number], shape.writes[number]
             table = tables["operands"][number]
             first_term, count = part(table["first"], start, width), part(table["count"], start, width)
             longest = block.longest if shape.is_static else jnp.max(count)
-            value = chunk_sums(without_flow(arenas[read], *block.flows), table["terms"], first_term, count, longest)
+            terms = without_flow(arenas[read], *block.flows)
+            value = chunk_reduce(operation, terms, table["terms"], first_term, count, longest)
             arenas[write] = put(arenas[write], value, block.starts[0] + start)
             return tuple(arenas), tuple(saved)
         rows = _operands(shape, number, arenas, tables, start, width)

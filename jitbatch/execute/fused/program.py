@@ -23,7 +23,7 @@ from jitbatch.batch.activity import without_flow
 from jitbatch.execute.fused.loop import Block, LoopShape, put, run_loop, steps_of_loop
 from jitbatch.execute.fused.memory import memory_of_phases
 from jitbatch.execute.memory import ProgramMemory
-from jitbatch.execute.segments import gather, segment_sums
+from jitbatch.execute.segments import gather, segment_reduce
 from jitbatch.execute.sizes import Sizes
 from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell
@@ -135,9 +135,9 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
     """The rows of each output."""
     block = shape.block
     kind = block.kind
-    if kind.is_variadic:
+    if kind.operation is not None:
         arena = without_flow(arenas[shape.reads[0]], *block.flows)
-        return [segment_sums(arena, table["terms"], table["segments"], block.capacity)]
+        return [segment_reduce(kind.operation, arena, table["terms"], table["segments"], block.capacity)]
     operands = zip(shape.reads, table["operands"], block.flows, strict=True)
     read = [without_flow(gather(arenas[arena], rows), flows) for arena, rows, flows in operands]
     bound = [shared[shared_id] for shared_id in kind.shared_ids]
