@@ -1,5 +1,8 @@
-"""Data sets of structured samples: made on the fly or read from treebanks."""
+"""Data sets of structured samples: made on the fly, read from treebanks, and functions of Python."""
 
+from jitbatch.data.ast_functions import Function as Function
+from jitbatch.data.ast_functions import Syntax as Syntax
+from jitbatch.data.ast_functions import read_functions as read_functions
 from jitbatch.data.brackets import Constituent as Constituent
 from jitbatch.data.brackets import read_ptb as read_ptb
 from jitbatch.data.brackets import read_sst as read_sst

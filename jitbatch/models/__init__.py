@@ -12,6 +12,7 @@ from jitbatch.models.parser import StackLSTMParser as StackLSTMParser
 from jitbatch.models.sentiment import Sentiment as Sentiment
 from jitbatch.models.seq2seq import Seq2Seq as Seq2Seq
 from jitbatch.models.similarity import Similarity as Similarity
+from jitbatch.models.syntax import FunctionNamer as FunctionNamer
 from jitbatch.models.tagger import CharacterTagger as CharacterTagger
 from jitbatch.models.tagger import Tagger as Tagger
 from jitbatch.models.tree_gru import BinaryTreeGRU as BinaryTreeGRU
