@@ -33,6 +33,8 @@ class Settings:
     embedding: int | None = None
     train_size: int | None = None
     depth: int | None = None
+    names: int | None = None
+    max_nodes: int | None = None
 
 
 DEFAULTS = {
@@ -43,6 +45,17 @@ DEFAULTS = {
         Settings("sst", epochs=8, batch_size=32, hidden=128, learning_rate=1e-3, weight_decay=0.1, embedding=128),
         Settings("tagger", epochs=10, batch_size=32, hidden=128, learning_rate=2e-3, weight_decay=1e-3, embedding=128),
         Settings("parser", epochs=10, batch_size=32, hidden=128, learning_rate=2e-3, weight_decay=1e-3, embedding=128),
+        Settings(
+            "ast",
+            epochs=8,
+            batch_size=64,
+            hidden=64,
+            learning_rate=3e-3,
+            weight_decay=1.0,
+            embedding=128,
+            names=50,
+            max_nodes=200,
+        ),
     )
 }
 """What was not asked for, by task: sizes that a laptop trains in minutes."""
@@ -93,6 +106,8 @@ ALLOWED = {
     "embedding": COUNT,
     "train_size": COUNT,
     "depth": COUNT,
+    "names": COUNT,
+    "max_nodes": COUNT,
 }
 """By name of a setting. A setting that is None by default may be None, too."""
 

@@ -10,6 +10,14 @@ from jitbatch.cli._errors import CommandError
 from jitbatch.cli._files import file_errors
 from jitbatch.cli._settings import Settings
 from jitbatch.data import Dependency, Parsed, Vocabulary, make_toy_language, read_conllu
+from jitbatch.data.ast_functions import (
+    Function,
+    FunctionVocabularies,
+    nodes,
+    number_functions,
+    read_functions,
+    split_of,
+)
 
 SPLITS = ("train", "dev", "test")
 
@@ -28,9 +36,9 @@ def read_parsed(settings: Settings) -> tuple[Vocabulary, list[list[Parsed]]]:
 
 
 def number_splits(
-    splits: Sequence[list[Parsed]], numbered: Callable[[list[Parsed]], Any], vocabularies: Sequence[Vocabulary]
+    splits: Sequence[list[Any]], numbered: Callable[[list[Any]], Any], vocabularies: Sequence[Vocabulary]
 ) -> list[Any]:
-    """Sentences as numbers; what the training sentences do not have is unknown in the others."""
+    """Samples as numbers; what those for training do not have is unknown in the others."""
     train, *others = splits
     first = numbered(train)
     for vocabulary in vocabularies:
@@ -56,6 +64,28 @@ def read_splits(
     for path, split in zip(paths, splits, strict=True):
         check_depth(split, path, trees_of)
     return words, [limited(split, settings) for split in splits]
+
+
+def read_function_splits(settings: Settings) -> tuple[FunctionVocabularies, list[list[Function]]]:
+    """The frequent names and words of the training files, and functions of three splits of a folder or the library."""
+    assert settings.names is not None
+    assert settings.max_nodes is not None
+    with file_errors(f"{settings.data} cannot be read", "Give another --data DIR"):
+        functions = read_functions(settings.data, settings.max_nodes)
+    files = [[one for one in functions if split_of(one.file) == split] for split in SPLITS]
+    for split, found in zip(SPLITS, files, strict=True):
+        if not found:
+            raise CommandError(
+                f"there are no functions for the {split} data, of {len(functions):,} in all. Files are assigned by "
+                "their paths: give --data DIR with more of them"
+            )
+    names = Vocabulary(name for name, _ in Counter(one.name for one in files[0]).most_common(settings.names))
+    names.freeze()
+    train = [one for one in files[0] if one.name in names]
+    words = frequent(Counter(word for one in train for node in nodes(one.tree) for word in node.tokens))
+    vocabularies = FunctionVocabularies(Vocabulary(), Vocabulary(), words, names)
+    splits = number_splits(files, lambda split: number_functions(split, vocabularies), vocabularies[:2])
+    return vocabularies, [limited(split, settings) for split in splits]
 
 
 def read_split(settings: Settings, read: Callable[[Path], list[Any]], path: Path) -> list[Any]:

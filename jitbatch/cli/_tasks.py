@@ -16,7 +16,7 @@ from jitbatch.cli._files import reason
 from jitbatch.cli._memory import made
 from jitbatch.cli._metrics import accuracy, attachment_scores, item_accuracy, mean_squared_error, pearson, spearman
 from jitbatch.cli._settings import Settings
-from jitbatch.cli._splits import SPLITS, limited, number_splits, read_parsed, read_splits
+from jitbatch.cli._splits import SPLITS, limited, number_splits, read_function_splits, read_parsed, read_splits
 from jitbatch.data import (
     Parsed,
     Transitions,
@@ -28,9 +28,10 @@ from jitbatch.data import (
     tagged,
     transitions,
 )
+from jitbatch.data.ast_functions import nodes
 from jitbatch.data.listops import to_string
 from jitbatch.data.transitions import tree_of
-from jitbatch.models import CharacterTagger, ListOpsTreeLSTM, Sentiment, Similarity, StackLSTMParser
+from jitbatch.models import CharacterTagger, FunctionNamer, ListOpsTreeLSTM, Sentiment, Similarity, StackLSTMParser
 
 
 @runtime_checkable
@@ -271,12 +272,54 @@ def tags_and_distances(samples: Iterable[Transitions]) -> list[tuple[int, int | 
     ]
 
 
+# Functions and their names
+
+
+def ast(settings: Settings) -> Task:
+    vocabularies, (train, dev, test) = read_function_splits(settings)
+    assert settings.embedding is not None
+    kinds, fields, words, firsts = map(len, vocabularies)
+    sizes = kinds, fields, words, firsts, settings.embedding, settings.hidden
+    count = sum(1 for split in (train, dev, test) for sample in split for _ in nodes(sample.tree))
+
+    def names(samples: Sequence[Any]) -> list[int]:
+        return [sample.name for sample in samples]
+
+    def types(tree: Any) -> list[int]:
+        return [node.kind for node in nodes(tree)]
+
+    def types_and_words(tree: Any) -> list[int]:
+        return types(tree) + [kinds + word for node in nodes(tree) for word in node.tokens]
+
+    def linear(items: Callable[[Any], list[int]]) -> float:
+        bags = ([(items(sample.tree), sample.name) for sample in split] for split in (train, dev, test))
+        return _baselines.bag_of_items(*bags, seed=settings.seed)
+
+    return Task(
+        description=described("ast", [train, dev, test], f"functions, {count:,} nodes", vocabularies.tokens)
+        + f"; which of {firsts - 1} words does the name begin with? No file is in two splits",
+        train=train,
+        dev=dev,
+        test=test,
+        model=made(lambda: FunctionNamer(*sizes, rngs=nnx.Rngs(settings.seed)), settings),
+        loss=FunctionNamer.loss,
+        predict=FunctionNamer.predict,
+        metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, names(samples))},
+        baselines={
+            "bag of node types and words": lambda: linear(types_and_words),
+            "bag of node types": lambda: linear(types),
+            "majority class": lambda: _baselines.majority(names(train), names(test)),
+        },
+    )
+
+
 TASKS: dict[str, Callable[[Settings], Task]] = {
     "listops": listops,
     "sick": sick,
     "sst": sst,
     "tagger": tagger,
     "parser": parser,
+    "ast": ast,
 }
 
 

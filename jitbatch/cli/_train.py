@@ -38,6 +38,8 @@ TASKS = {
     "sst": "a binary Tree-LSTM for sentiment, with a loss at every node: DIR/{train,dev,test}.txt",
     "tagger": "a BiLSTM tagger that also reads characters: DIR/{train,dev,test}.conllu, or a toy language",
     "parser": "a transition-based parser with a stack LSTM: DIR/{train,dev,test}.conllu, or a toy language",
+    "ast": "a child-sum Tree-LSTM that guesses the first word of a function's name from its syntax tree: the standard "
+    "library of the running Python, or DIR/**/*.py",
 }
 
 NOT_SETTINGS = {"command", "run", "resume", "loop_samples"}
@@ -63,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "listops":
             option("--train-size", "expressions in the training data", "N")
             option("--depth", "how deep operators are nested at most", "N")
+        elif name == "ast":
+            task.add_argument(
+                "--data", metavar="DIR", help="Python files to learn from in place of the standard library"
+            )
+            option("--names", "how many first words, the most frequent ones, are told apart", "N")
+            option("--max-nodes", "functions with more nodes are left out", "N")
+            option("--embedding", "size of the vectors of node types and words", "N")
         else:
             task.add_argument("--data", metavar="DIR", help="where the data is, as above")
             option("--embedding", "size of word vectors without --vectors", "N")

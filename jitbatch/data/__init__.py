@@ -1,12 +1,21 @@
-"""Data sets of structured samples: ListOps and a toy language, made on the fly, and readers for treebanks."""
+"""Data sets of structured samples: made on the fly, read from treebanks, and functions of Python."""
 
+from jitbatch.data.ast_functions import Function as Function
+from jitbatch.data.ast_functions import Syntax as Syntax
+from jitbatch.data.ast_functions import read_functions as read_functions
 from jitbatch.data.brackets import Constituent as Constituent
 from jitbatch.data.brackets import read_ptb as read_ptb
 from jitbatch.data.brackets import read_sst as read_sst
 from jitbatch.data.conllu import Parsed as Parsed
 from jitbatch.data.conllu import read_conllu as read_conllu
+from jitbatch.data.lattices import Lattice as Lattice
+from jitbatch.data.lattices import make_lattices as make_lattices
 from jitbatch.data.listops import ListOps as ListOps
 from jitbatch.data.listops import make_listops as make_listops
+from jitbatch.data.sequences import Document as Document
+from jitbatch.data.sequences import Translation as Translation
+from jitbatch.data.sequences import make_documents as make_documents
+from jitbatch.data.sequences import make_reversals as make_reversals
 from jitbatch.data.sick import read_sick as read_sick
 from jitbatch.data.tagging import Spelled as Spelled
 from jitbatch.data.tagging import Tagged as Tagged
@@ -18,6 +27,7 @@ from jitbatch.data.trees import Dependency as Dependency
 from jitbatch.data.trees import Pair as Pair
 from jitbatch.data.trees import Sentence as Sentence
 from jitbatch.data.trees import Tree as Tree
+from jitbatch.data.trees import TypedTree as TypedTree
 from jitbatch.data.vocabulary import Vectors as Vectors
 from jitbatch.data.vocabulary import Vocabulary as Vocabulary
 from jitbatch.data.vocabulary import read_vectors as read_vectors

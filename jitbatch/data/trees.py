@@ -8,6 +8,9 @@ import numpy as np
 Tree: TypeAlias = Any  # int | tuple[Tree, Tree]
 """A binary tree: a word's number, or two trees."""
 
+TypedTree: TypeAlias = Any  # int | tuple[Static[int], TypedTree, TypedTree]
+"""A binary tree whose inner nodes have a kind: a word's number, or a kind and two trees."""
+
 
 class Sentence(NamedTuple):
     """A binary tree over words and a class for each of its nodes, in post-order: the root's is the last."""

@@ -10,11 +10,31 @@ from jitbatch import jitbatch
 from jitbatch.models.tree_lstm import State
 
 
-class LSTM(nnx.Module):
-    """An LSTM with a learnt first state."""
+class LSTMCell(nnx.Module):
+    """A step of an LSTM."""
 
     def __init__(self, inputs: int, hidden: int, *, rngs: nnx.Rngs):
         self.gates = nnx.Linear(inputs + hidden, 4 * hidden, rngs=rngs)
+
+    @jitbatch
+    def step(self, state: State, x: Array) -> State:
+        i, f, o, u = jnp.split(self.gates(jnp.concatenate([x, state.h])), 4)
+        c = nnx.sigmoid(f + 1) * state.c + nnx.sigmoid(i) * jnp.tanh(u)
+        return State(nnx.sigmoid(o) * jnp.tanh(c), c)
+
+    def states(self, before: State, xs: Iterable[Array]) -> list[State]:
+        """The state after each input."""
+        states = [before]
+        for x in xs:
+            states.append(self.step(states[-1], x))
+        return states[1:]
+
+
+class LSTM(LSTMCell):
+    """An LSTM with a learnt first state."""
+
+    def __init__(self, inputs: int, hidden: int, *, rngs: nnx.Rngs):
+        super().__init__(inputs, hidden, rngs=rngs)
         self.first_h = nnx.Param(jnp.zeros(hidden))
         self.first_c = nnx.Param(jnp.zeros(hidden))
 
@@ -23,18 +43,9 @@ class LSTM(nnx.Module):
         """The state before anything was read."""
         return State(self.first_h[...], self.first_c[...])
 
-    @jitbatch
-    def step(self, state: State, x: Array) -> State:
-        i, f, o, u = jnp.split(self.gates(jnp.concatenate([x, state.h])), 4)
-        c = nnx.sigmoid(f + 1) * state.c + nnx.sigmoid(i) * jnp.tanh(u)
-        return State(nnx.sigmoid(o) * jnp.tanh(c), c)
-
     def __call__(self, xs: Iterable[Array]) -> list[State]:
         """The state after each input."""
-        states = [self.first]
-        for x in xs:
-            states.append(self.step(states[-1], x))
-        return states[1:]
+        return self.states(self.first, xs)
 
 
 class BiLSTM(nnx.Module):

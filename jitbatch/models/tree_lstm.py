@@ -9,6 +9,7 @@ from jax import Array
 
 from jitbatch import jitbatch
 from jitbatch.data.trees import Dependency, Tree
+from jitbatch.models.tree_encoder import dependency_post_order, post_order
 
 
 class State(NamedTuple):
@@ -22,7 +23,6 @@ class NaryTreeLSTM(nnx.Module):
     """For trees with words as leaves; an inner node has `arity` children, each with weights and a forget gate."""
 
     def __init__(self, words: int, embedding: int, hidden: int, arity: int = 2, *, rngs: nnx.Rngs):
-        self.arity = arity
         self.embed = nnx.Embed(words, embedding, rngs=rngs)
         self.word_gates = nnx.Linear(embedding, 3 * hidden, rngs=rngs)
         self.child_gates = nnx.Linear(arity * hidden, (3 + arity) * hidden, rngs=rngs)
@@ -35,27 +35,28 @@ class NaryTreeLSTM(nnx.Module):
 
     @jitbatch
     def compose(self, *children: State) -> State:
-        gates = self.child_gates(jnp.concatenate([child.h for child in children]))
-        i, o, u, *forget = jnp.split(gates, 3 + self.arity)
-        c = nnx.sigmoid(i) * jnp.tanh(u)
-        for f, child in zip(forget, children, strict=True):
-            c += nnx.sigmoid(f) * child.c
-        return State(nnx.sigmoid(o) * jnp.tanh(c), c)
+        return composed(self.child_gates(jnp.concatenate([child.h for child in children])), *children)
 
     def states(self, tree: Tree) -> list[State]:
         """The states of all nodes in post-order: the root's is the last."""
-        if not isinstance(tree, tuple):
-            return [self.leaf(tree)]
-        states: list[State] = []
-        children: list[State] = []
-        for child in tree:
-            states += self.states(child)
-            children.append(states[-1])
-        return [*states, self.compose(*children)]
+        return post_order(tree, self.leaf, self.compose)
+
+    def outputs(self, tree: Tree) -> list[Array]:
+        """The outputs of all nodes in post-order."""
+        return [state.h for state in self.states(tree)]
 
     def __call__(self, tree: Tree) -> State:
         """The state of the root."""
         return self.states(tree)[-1]
+
+
+def composed(gates: Array, *children: State) -> State:
+    """The state of a node, from its gates and the states of its children."""
+    i, o, u, *forget = jnp.split(gates, 3 + len(children))
+    c = nnx.sigmoid(i) * jnp.tanh(u)
+    for f, child in zip(forget, children, strict=True):
+        c += nnx.sigmoid(f) * child.c
+    return State(nnx.sigmoid(o) * jnp.tanh(c), c)
 
 
 class ChildSumTreeLSTM(nnx.Module):
@@ -79,6 +80,14 @@ class ChildSumTreeLSTM(nnx.Module):
         c = nnx.sigmoid(i) * jnp.tanh(u) + kept
         return State(nnx.sigmoid(o) * jnp.tanh(c), c)
 
+    def states(self, tree: Dependency) -> list[State]:
+        """The states of all nodes in post-order: the root's is the last."""
+        return dependency_post_order(tree, self.node)
+
+    def outputs(self, tree: Dependency) -> list[Array]:
+        """The outputs of all nodes in post-order."""
+        return [state.h for state in self.states(tree)]
+
     def __call__(self, tree: Dependency) -> State:
         """The state of the root."""
-        return self.node(tree.token, [self(child) for child in tree.children])
+        return self.states(tree)[-1]

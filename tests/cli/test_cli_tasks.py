@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from jitbatch.cli import _tasks, main
-from jitbatch.cli._baselines import bag_of_symbols, majority
+from jitbatch.cli._baselines import bag_of_items, bag_of_symbols, majority
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings, new_settings
 from jitbatch.cli._splits import CALLS
 from jitbatch.cli._tasks import make_task
 from jitbatch.data import make_listops
+from jitbatch.data.ast_functions import split_of
 
 SST = "(3 (2 good) (2 (2 old) (2 film)))\n(1 (2 bad) (2 film))\n(3 (3 good) (2 (2 new) (2 film)))\n"
 SICK = {
@@ -48,6 +49,23 @@ def folders(tmp_path: Path) -> dict[str, str]:
             (tmp_path / task).mkdir(exist_ok=True)
             (tmp_path / task / f"{split}{suffix}").write_text(text)
     return {task: str(tmp_path / task) for task in ("sick", "sst", "tagger", "parser")}
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """A folder with two Python files for each split."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    missing = ["train", "train", "dev", "dev", "test", "test"]
+    for number in range(1000):
+        name = f"module_{number}.py"
+        if (split := split_of(name)) in missing:
+            missing.remove(split)
+            source = (
+                f"def get_size(self): return self.size + {number}\ndef set_size(self, size): self.size = {number}\n"
+            )
+            (folder / name).write_text(source)
+    return folder
 
 
 def small(task: str, **others: Any) -> Settings:
@@ -105,6 +123,42 @@ def test_a_bag_of_symbols_learns_what_needs_no_order() -> None:
     by_chance = majority([one.value for one in train], [one.value for one in test])
     assert learnt > 0.3 > by_chance + 0.1
     assert learnt == bag_of_symbols(train, test, seed=0, steps=200)
+
+
+def test_functions_are_told_apart_by_the_first_word_of_their_name(modules: Path) -> None:
+    task = make_task(small("ast", data=str(modules)))
+    assert len(task.train) == len(task.dev) == len(task.test) == 4
+    assert "4 / 4 / 4 functions, 102 nodes" in task.description
+    assert "which of 2 words" in task.description
+    assert np.isfinite(task.loss(task.model, task.train[0]))
+    assert task.metrics([1, 2, 1, 1], task.dev) == {"accuracy": 0.75}
+    assert len(make_task(small("ast", data=str(modules), names=1)).train) == 2
+    assert {name: found() for name, found in task.baselines.items()} == {
+        "bag of node types and words": 1.0,
+        "bag of node types": 1.0,
+        "majority class": 0.5,
+    }
+
+
+def test_a_split_without_functions(modules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in modules.iterdir():
+        if split_of(path.name) == "dev":
+            path.unlink()
+    assert said("ast", str(modules), tmp_path, capsys) == (
+        "there are no functions for the dev data, of 8 in all. Files are assigned by their paths: give --data DIR with "
+        "more of them"
+    )
+    found = said("ast", str(tmp_path / "nowhere"), tmp_path, capsys)
+    assert found.startswith(f"{tmp_path / 'nowhere'} cannot be read: Not a directory")
+
+
+def test_a_linear_model_of_counts_sees_no_order() -> None:
+    rng = np.random.default_rng(0)
+    bags = [rng.integers(5, size=6).tolist() for _ in range(600)]
+    counted = [(bag, int(bag.count(3) > 1)) for bag in bags]
+    ordered = [(bag, int(bag[0] > bag[-1])) for bag in bags]
+    for samples, least, most in ((counted, 0.9, 1.0), (ordered, 0.3, 0.7)):
+        assert least <= bag_of_items(samples[:400], samples[400:500], samples[500:], seed=0, steps=200) <= most
 
 
 def test_vectors_from_a_file_are_the_embedding(folders: dict[str, str], tmp_path: Path) -> None:
@@ -311,6 +365,12 @@ def test_byte_order_marks_are_no_words(task: str, folders: dict[str, str]) -> No
 def test_the_command_trains_each_task(task: str, folders: dict[str, str], tmp_path: Path) -> None:
     options = ["--hidden", "4", "--embedding", "3", "--epochs", "2", "--batch-size", "2"]
     assert main(["train", task, "--data", folders[task], "--run", str(tmp_path / "run"), *options]) == 0
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_functions(modules: Path, tmp_path: Path) -> None:
+    options = ["--hidden", "4", "--embedding", "3", "--epochs", "2", "--batch-size", "2"]
+    assert main(["train", "ast", "--data", str(modules), "--run", str(tmp_path / "run"), *options]) == 0
 
 
 @pytest.mark.slow

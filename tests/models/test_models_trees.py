@@ -58,7 +58,7 @@ def test_similarity_predicts(similarity):
 
 def test_similarity_loss_is_zero_for_the_target(similarity):
     left, right, _ = PAIRS[0]
-    predicted = jnp.exp(similarity.log_probabilities(similarity.encoder(left), similarity.encoder(right)))
+    predicted = jnp.exp(similarity.log_probabilities(*similarity.roots(left, right)))
     np.testing.assert_allclose(similarity.loss(Pair(left, right, predicted)), 0, atol=1e-6)
     np.testing.assert_allclose(similarity.predict(left, right), predicted @ jnp.arange(1.0, 6), rtol=1e-5)
 
