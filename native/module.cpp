@@ -10,6 +10,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "fill.h"
+#include "numbering.h"
+#include "ranks.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -184,6 +186,42 @@ nb::tuple edges_of(const Batch &batch) {
   return nb::make_tuple(array_of(std::move(reader)), array_of(std::move(read)));
 }
 
+// Recordings
+
+using Given = std::vector<std::tuple<Row, Row, Row>>;
+
+nb::tuple number_recording(const std::tuple<Array, Array, Array, Array, Array> &kinds, Rows node_kinds, Rows counts,
+                           Rows operands, Rows made, Rows outputs, Given given, Rows given_class,
+                           nb::sequence leaf_shapes) {
+  const auto &[first_output, out_class, first_slot, is_variadic, has_effects] = kinds;
+  const Ends ends{span_of(first_output), span_of(out_class), span_of(first_slot), span_of(is_variadic),
+                  span_of(has_effects)};
+  ends.check();
+  const Numbered graph = number(ends, {std::move(node_kinds), std::move(counts), std::move(operands), std::move(made),
+                                       std::move(outputs), std::move(given), std::move(given_class)});
+  const InputPlaces places = find_input_places(graph, [&](Index leaf, Index depth) {
+    std::int64_t rows = 1;
+    if (depth) {
+      const auto shape = nb::cast<std::vector<std::int64_t>>(leaf_shapes[leaf]);
+      check(static_cast<std::size_t>(depth) <= shape.size(), "a leaf has the axes that are indexed");
+      for (Index axis = 0; axis < depth; ++axis) {
+        check(shape[axis] >= 0 && shape[axis] < std::int64_t(1) << 31, "axes have small sizes");
+        rows = checked_count(static_cast<std::size_t>(rows * shape[axis]));
+      }
+    }
+    return static_cast<std::size_t>(rows);
+  });
+  Ints numbers;
+  nb::list bounds;
+  for (const Ints *own : {&graph.inputs, &graph.shared_rows, &graph.kind, &graph.operand_start, &graph.operands,
+                          &graph.value_class, &graph.outputs, &graph.level, &graph.node_values, &graph.kinds_present,
+                          &places.of_input, &places.class_rows}) {
+    numbers.insert(numbers.end(), own->begin(), own->end());
+    bounds.append(numbers.size());
+  }
+  return nb::make_tuple(array_of(std::move(numbers)), bounds, graph.edges, places.leaves);
+}
+
 } // namespace
 } // namespace jitbatch
 
@@ -191,6 +229,11 @@ NB_MODULE(native, m) {
   using namespace jitbatch;
   nb::set_leak_warnings(false); // caches keep graphs until the interpreter ends
   m.doc() = "The compiled core of planning; `jitbatch.core.reference` says what it computes.";
+
+  m.def("number", number_recording);
+  m.def("find_ranks", [](Array types, Array order, Array reader, Array read) {
+    return array_of(find_ranks(span_of(types), span_of(order), span_of(reader), span_of(read)));
+  });
 
   nb::class_<InputRows>(m, "InputRows")
       .def_prop_ro("unread", &InputRows::unread)

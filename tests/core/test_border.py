@@ -79,9 +79,9 @@ def test_readonly_and_strided_arrays_are_read() -> None:
     kind, operands = np.zeros(4, np.int32), np.zeros((2, 2), np.int32)
     kind[::2] = 1
     kind.flags.writeable = False
-    assert table().graph(
-        kind[::2], np.arange(3, dtype=np.int64), operands[:, 0], ints(), ints(1), np.zeros((2, 1)), np.ones((2, 1)) * [[0], [1]]
-    ).node_count == 2  # fmt: skip
+    rows = np.zeros((2, 1)), np.array([[0.0], [1.0]])
+    found = table().graph(kind[::2], np.arange(3, dtype=np.int64), operands[:, 0], ints(), ints(1), *rows)
+    assert found.node_count == 2
 
 
 @pytest.mark.parametrize(
