@@ -77,14 +77,12 @@ wheel:
 	cd tests && JITBATCH_CORE=native ../build/wheel/bin/python -m pytest -c ../pyproject.toml core
 
 SANITIZED := build/sanitized
-sanitize: .venv/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check cmake ninja nanobind
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -G Ninja -S native -B $(SANITIZED) -DJITBATCH_SANITIZE=ON \
-	    -DJITBATCH_WARNINGS=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build $(SANITIZED)
-	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) \
-	    $$($${CXX:-c++} -print-file-name=libstdc++.so)" JITBATCH_CORE_FILE=$(CURDIR)/$(SANITIZED) \
-	    $(BIN)/python -m pytest -n 0 tests/core
+sanitize:
+	test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
+	$(SANITIZED)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	    --config-settings=cmake.define.JITBATCH_SANITIZE=ON --config-settings=cmake.define.JITBATCH_WARNINGS=ON
+	ASAN_OPTIONS=detect_leaks=0 JITBATCH_CORE=native LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" \
+	    $(SANITIZED)/bin/python -m pytest -n 0 tests/core tests/record/test_finalise.py
 
 clean:
 	rm -rf .venv build docs/_build .pytest_cache .ruff_cache .hypothesis

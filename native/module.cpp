@@ -49,9 +49,8 @@ template <typename Number = Ints> Number attribute(nb::handle object, const char
 
 // Types
 
-using RecipeArgument =
-    std::pair<std::vector<std::pair<Index, std::vector<std::tuple<Index, Index, Index>>>>,
-              std::vector<std::pair<Index, Index>>>;
+using RecipeArgument = std::pair<std::vector<std::pair<Index, std::vector<std::tuple<Index, Index, Index>>>>,
+                                 std::vector<std::pair<Index, Index>>>;
 
 Recipe recipe_of(const RecipeArgument &argument) {
   Recipe recipe;
@@ -98,9 +97,15 @@ ArenaTables tables_of(nb::handle arena) {
 
 LoopLayout loop_of(nb::handle loop) {
   LoopLayout layout{
-      attribute<Index>(loop, "margin"),       attribute<Index>(loop, "rounds"),     attribute<Index>(loop, "most"),
-      attribute(loop, "pair_trips"),          attribute(loop, "widths"),            attribute(loop, "edge_rows"),
-      attribute(loop, "pair_rows"),           attribute<Index>(loop, "rounds_table"), attribute<Index>(loop, "ends_table"),
+      attribute<Index>(loop, "margin"),
+      attribute<Index>(loop, "rounds"),
+      attribute<Index>(loop, "most"),
+      attribute(loop, "pair_trips"),
+      attribute(loop, "widths"),
+      attribute(loop, "edge_rows"),
+      attribute(loop, "pair_rows"),
+      attribute<Index>(loop, "rounds_table"),
+      attribute<Index>(loop, "ends_table"),
       {},
   };
   for (nb::handle arena : loop.attr("arenas"))
@@ -213,9 +218,9 @@ nb::tuple number_recording(const std::tuple<Array, Array, Array, Array, Array> &
   });
   Ints numbers;
   nb::list bounds;
-  for (const Ints *own : {&graph.inputs, &graph.shared_rows, &graph.kind, &graph.operand_start, &graph.operands,
-                          &graph.value_class, &graph.outputs, &graph.level, &graph.node_values, &graph.kinds_present,
-                          &places.of_input, &places.class_rows}) {
+  for (const Ints *own :
+       {&graph.inputs, &graph.shared_rows, &graph.kind, &graph.operand_start, &graph.operands, &graph.value_class,
+        &graph.outputs, &graph.level, &graph.node_values, &graph.kinds_present, &places.of_input, &places.class_rows}) {
     numbers.insert(numbers.end(), own->begin(), own->end());
     bounds.append(numbers.size());
   }
@@ -267,17 +272,20 @@ NB_MODULE(native, m) {
 
   nb::class_<Schedule>(m, "Schedule")
       .def_prop_ro("bound", &Schedule::bound)
-      .def_prop_ro("round", [](const Schedule &schedule) { return array_of(schedule.round()); },
-                   nb::rv_policy::reference)
+      .def_prop_ro(
+          "round", [](const Schedule &schedule) { return array_of(schedule.round()); }, nb::rv_policy::reference)
       .def("members", [](const Schedule &schedule, Index loop) { return array_of(schedule.members(loop)); })
       .def("least_steps", &Schedule::least_steps)
       .def("steps", &Schedule::steps)
       .def("by_ranks", &Schedule::by_ranks)
       .def("put", [](Schedule &schedule, Index loop, Array rounds) { schedule.put(loop, span_of(rounds)); })
       .def("measure", &Schedule::measure)
-      .def("fill", [](const Schedule &schedule, const Layout &layout, Buffer tables) {
-        return fill(schedule, layout, {tables.data(), tables.shape(0)});
-      }, "layout"_a, nb::arg("tables").noconvert());
+      .def(
+          "fill",
+          [](const Schedule &schedule, const Layout &layout, Buffer tables) {
+            return fill(schedule, layout, {tables.data(), tables.shape(0)});
+          },
+          "layout"_a, nb::arg("tables").noconvert());
 
   nb::class_<Batch>(m, "Batch")
       .def_prop_ro("type", view_of(&Batch::type))

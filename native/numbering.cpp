@@ -195,8 +195,8 @@ void Ends::check() const {
                       has_effects.size() == is_variadic.size(),
                   "every kind has ends");
   for (std::size_t kind = 0; kind < is_variadic.size(); ++kind)
-    jitbatch::check(first_output[kind] >= 0 && first_output[kind] <= first_output[kind + 1] &&
-                        first_slot[kind] >= 0 && first_slot[kind] <= first_slot[kind + 1],
+    jitbatch::check(first_output[kind] >= 0 && first_output[kind] <= first_output[kind + 1] && first_slot[kind] >= 0 &&
+                        first_slot[kind] <= first_slot[kind + 1],
                     "ends ascend");
   jitbatch::check(static_cast<std::size_t>(first_output.back()) == out_class.size(), "every output has a class");
 }

@@ -42,8 +42,7 @@ struct InputPlaces {
 };
 
 // `rows(leaf, depth)` is how many rows a leaf has whose first axes are indexed.
-template <typename CountRows>
-InputPlaces find_input_places(const Numbered &graph, CountRows count_rows) {
+template <typename CountRows> InputPlaces find_input_places(const Numbered &graph, CountRows count_rows) {
   struct Leaf {
     Index leaf, depth, value_class, begin;
   };
