@@ -5,8 +5,10 @@ WORKERS ?= 2
 
 N ?= 500
 SEED ?= 0
+# The compiled core is built with the environment, and again when its sources change.
+NATIVE := $(wildcard native/*.h native/*.cpp native/CMakeLists.txt)
 
-.PHONY: help train test test-all fuzz soak lint bench docs clean
+.PHONY: help train test test-all fuzz soak lint bench docs wheel sanitize clean
 
 help:
 	@echo "make train  train a Flax Tree-LSTM on ListOps with jitbatch, a few minutes"
@@ -17,13 +19,15 @@ help:
 	@echo "make lint   ruff and pyright"
 	@echo "make bench  the benchmarks, some minutes; BENCH='--data DIR --full --minutes N' for all of them, hours"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
+	@echo "make wheel  a wheel with the compiled core, tested in an environment of its own"
+	@echo "make sanitize  the tests of the compiled core under AddressSanitizer and UBSan"
 
-.venv/.train: pyproject.toml
+.venv/.train: pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train]'
 	touch $@
 
-.venv/.dev: pyproject.toml
+.venv/.dev: pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
@@ -64,5 +68,21 @@ bench: .venv/.bench
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -W -b html docs docs/_build/html
 
+wheel:
+	rm -rf build/wheel && $(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist \
+	    --config-settings=cmake.define.JITBATCH_WARNINGS=ON .
+	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check \
+	    "$$(ls -t dist/jitbatch-*.whl | head -1)" pytest hypothesis flax equinox
+	cd tests && JITBATCH_CORE=native ../build/wheel/bin/python -m pytest -c ../pyproject.toml core
+
+SANITIZED := build/sanitized
+sanitize:
+	test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
+	$(SANITIZED)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
+	    --config-settings=cmake.define.JITBATCH_SANITIZE=ON --config-settings=cmake.define.JITBATCH_WARNINGS=ON
+	ASAN_OPTIONS=detect_leaks=0 JITBATCH_CORE=native LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" \
+	    $(SANITIZED)/bin/python -m pytest -n 0 tests/core tests/record/test_finalise.py
+
 clean:
-	rm -rf .venv docs/_build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build docs/_build .pytest_cache .ruff_cache .hypothesis

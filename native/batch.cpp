@@ -40,12 +40,11 @@ Batch::Batch(std::shared_ptr<const TypeTable> types, std::vector<std::shared_ptr
     given += static_cast<std::size_t>(shared.counts[number]) + inputs.count(static_cast<Index>(number));
   }
   first_made = checked_count(given);
-  reserve();
+  allocate();
   for (std::size_t sample = 0; sample < graphs.size(); ++sample) {
     const TypedGraph &graph = *graphs[sample];
-    const Index first = size_of(key);
-    const auto begin = starts.begin() + sample * classes;
-    add_given(graph, inputs, Ints(begin, begin + classes), shared);
+    const Index first = next_value_;
+    add_given(graph, inputs, starts.data() + sample * classes, shared);
     add_nodes(graph, first, dedupe);
     for (Index value : graph.outputs)
       outputs.push_back(first + value);
@@ -54,7 +53,7 @@ Batch::Batch(std::shared_ptr<const TypeTable> types, std::vector<std::shared_ptr
   slots_ = {};
 }
 
-void Batch::reserve() {
+void Batch::allocate() {
   std::size_t node_count = 0, operand_count = 0, value_count = 0;
   for (const auto &graph : graphs) {
     node_count += graph->nodes.size();
@@ -62,26 +61,27 @@ void Batch::reserve() {
     value_count += graph->values;
   }
   checked_count(2 * (value_count + operand_count) + first_made);
-  for (Ints *numbers : {&type, &level, &rank, &first_value, &leader, &nodes})
-    numbers->reserve(node_count);
-  operand_start.reserve(node_count + 1);
-  operand_start.push_back(0);
-  operands.reserve(operand_count);
+  for (Ints *numbers : {&type, &level, &rank, &first_value, &leader})
+    numbers->resize(node_count);
+  nodes.reserve(node_count);
+  operand_start.resize(node_count + 1);
+  operand_start[0] = 0;
+  operands.resize(operand_count);
   for (Ints *numbers : {&value_row, &given_class, &producer, &key})
-    numbers->reserve(value_count);
+    numbers->resize(value_count);
   std::size_t slots = 16;
   while (slots < 2 * node_count)
     slots *= 2;
   slots_.assign(slots, -1);
 }
 
-void Batch::add_given(const TypedGraph &graph, const InputRows &inputs, const Ints &input_start,
+void Batch::add_given(const TypedGraph &graph, const InputRows &inputs, const Index *input_start,
                       const SharedRows &shared) {
   const auto add = [&](Index value_class, Index row) {
-    value_row.push_back(row);
-    given_class.push_back(value_class);
-    producer.push_back(-1);
-    key.push_back(class_start_[value_class] + row);
+    value_row[next_value_] = row;
+    given_class[next_value_] = value_class;
+    producer[next_value_] = -1;
+    key[next_value_++] = class_start_[value_class] + row;
   };
   for (std::size_t input = 0; input < graph.input_class.size(); ++input) {
     const Index value_class = graph.input_class[input];
@@ -101,30 +101,30 @@ void Batch::add_nodes(const TypedGraph &graph, Index first, bool dedupe) {
   for (const Node &node : graph.nodes) {
     const Type &own = table->types()[node.type];
     for (Index place = 0; place < node.arity; ++place)
-      operands.push_back(first + *operand++);
-    operand_start.push_back(size_of(operands));
-    const Index number = size_of(type), by = find_leader(node, dedupe && own.may_merge);
-    type.push_back(node.type);
-    level.push_back(node.level);
-    rank.push_back(node.rank);
-    leader.push_back(by);
+      operands[next_operand_++] = first + *operand++;
+    const Index number = next_node_, by = find_leader(node, dedupe && own.may_merge);
+    operand_start[number + 1] = next_operand_;
+    type[number] = node.type;
+    level[number] = node.level;
+    rank[number] = node.rank;
+    leader[number] = by;
+    first_value[number] = next_value_;
     if (by == number)
       nodes.push_back(number);
-    const Index value = size_of(key);
-    first_value.push_back(value);
     for (Index output = 0; output < own.outputs; ++output) {
-      value_row.push_back(-1);
-      given_class.push_back(-1);
-      producer.push_back(number);
-      key.push_back(first_made + first_value[by] + output);
+      value_row[next_value_] = -1;
+      given_class[next_value_] = -1;
+      producer[next_value_] = number;
+      key[next_value_++] = first_made + first_value[by] + output;
     }
+    ++next_node_;
   }
 }
 
 // The first node that is the same call as the one whose operands come last: a call of the same type on the same
 // values. Calls with equal hashes are compared.
 Index Batch::find_leader(const Node &node, bool may_merge) {
-  const Index number = size_of(type);
+  const Index number = next_node_;
   if (!may_merge)
     return number;
   const Index *own = operands.data() + operand_start[number];

@@ -41,10 +41,12 @@ struct Batch {
   Index first_made = 0;
 
 private:
-  void reserve();
-  void add_given(const TypedGraph &graph, const InputRows &inputs, const Ints &input_start, const SharedRows &shared);
+  void allocate();
+  void add_given(const TypedGraph &graph, const InputRows &inputs, const Index *input_start, const SharedRows &shared);
   void add_nodes(const TypedGraph &graph, Index first, bool dedupe);
   Index find_leader(const Node &node, bool may_merge);
+
+  Index next_node_ = 0, next_operand_ = 0, next_value_ = 0;
 
   Ints class_start_; // of the keys of what is given
   Ints slots_;       // a hash table of calls

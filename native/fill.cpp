@@ -272,8 +272,7 @@ private:
   }
 
   // When the cotangent of each row is due that a loop makes: in the transposed order of rounds and types.
-  Cotangents find_due(Index arena, const std::vector<BlockLayout> &blocks, const LoopLayout &loop,
-                      Index rounds) const {
+  Cotangents find_due(Index arena, const std::vector<BlockLayout> &blocks, const LoopLayout &loop, Index rounds) const {
     Cotangents cotangents;
     cotangents.due.assign(layout_.arenas()[arena].capacity, -1);
     const Index types = static_cast<Index>(blocks.size());

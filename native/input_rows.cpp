@@ -15,11 +15,21 @@ char kind_of(const char *format) {
   switch (format[0]) {
   case '?':
     return format[1] ? 0 : 'b';
-  case 'b': case 'h': case 'i': case 'l': case 'q':
+  case 'b':
+  case 'h':
+  case 'i':
+  case 'l':
+  case 'q':
     return format[1] ? 0 : 'i';
-  case 'B': case 'H': case 'I': case 'L': case 'Q':
+  case 'B':
+  case 'H':
+  case 'I':
+  case 'L':
+  case 'Q':
     return format[1] ? 0 : 'u';
-  case 'e': case 'f': case 'd':
+  case 'e':
+  case 'f':
+  case 'd':
     return format[1] ? 0 : 'f';
   case 'Z':
     return (format[1] == 'f' || format[1] == 'd') && !format[2] ? 'c' : 0;

@@ -9,9 +9,9 @@ namespace jitbatch {
 
 // How the values of a class lie in memory.
 struct ClassFormat {
-  char kind;           // of its dtype, as NumPy's; 0 for what is not to be read here
-  std::size_t item;    // bytes of an element
-  std::size_t row;     // bytes of a value
+  char kind;        // of its dtype, as NumPy's; 0 for what is not to be read here
+  std::size_t item; // bytes of an element
+  std::size_t row;  // bytes of a value
 };
 
 // Arrays of the right dtype are read here. Others are left to the caller, who puts an array of all rows of the class,

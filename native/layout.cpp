@@ -12,8 +12,8 @@ std::size_t positive(Index number) {
 
 } // namespace
 
-Layout::Layout(std::shared_ptr<const TypeTable> table, std::vector<PhaseLayout> phases,
-               std::vector<ArenaLayout> arenas, Index size)
+Layout::Layout(std::shared_ptr<const TypeTable> table, std::vector<PhaseLayout> phases, std::vector<ArenaLayout> arenas,
+               Index size)
     : table_(std::move(table)), phases_(std::move(phases)), arenas_(std::move(arenas)), size_(size) {
   for (const ArenaLayout &arena : arenas_)
     check(positive(arena.shared) + positive(arena.inputs) <= positive(arena.capacity), "an arena has its input rows");
@@ -81,9 +81,9 @@ void Layout::check_loop(const PhaseLayout &phase) const {
     check(block.chunks.size() == static_cast<std::size_t>(block.widths.back()) * block.widths.size(),
           "there are chunks for every number of nodes");
     for (std::size_t slot = 0; slot < block.edges.size(); ++slot)
-      check(block.edges[slot] == no_table || positive(block.edges[slot]) + positive(block.capacity) +
-                                                     2 * positive(loop.margin) <=
-                                                 positive(loop.edge_rows[block.reads[slot]]),
+      check(block.edges[slot] == no_table ||
+                positive(block.edges[slot]) + positive(block.capacity) + 2 * positive(loop.margin) <=
+                    positive(loop.edge_rows[block.reads[slot]]),
             "cotangent rows lie among those of their arena");
   }
   for (std::size_t arena = 0; arena < arenas_.size(); ++arena)

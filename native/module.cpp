@@ -10,6 +10,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "fill.h"
+#include "numbering.h"
+#include "ranks.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -47,9 +49,8 @@ template <typename Number = Ints> Number attribute(nb::handle object, const char
 
 // Types
 
-using RecipeArgument =
-    std::pair<std::vector<std::pair<Index, std::vector<std::tuple<Index, Index, Index>>>>,
-              std::vector<std::pair<Index, Index>>>;
+using RecipeArgument = std::pair<std::vector<std::pair<Index, std::vector<std::tuple<Index, Index, Index>>>>,
+                                 std::vector<std::pair<Index, Index>>>;
 
 Recipe recipe_of(const RecipeArgument &argument) {
   Recipe recipe;
@@ -96,9 +97,15 @@ ArenaTables tables_of(nb::handle arena) {
 
 LoopLayout loop_of(nb::handle loop) {
   LoopLayout layout{
-      attribute<Index>(loop, "margin"),       attribute<Index>(loop, "rounds"),     attribute<Index>(loop, "most"),
-      attribute(loop, "pair_trips"),          attribute(loop, "widths"),            attribute(loop, "edge_rows"),
-      attribute(loop, "pair_rows"),           attribute<Index>(loop, "rounds_table"), attribute<Index>(loop, "ends_table"),
+      attribute<Index>(loop, "margin"),
+      attribute<Index>(loop, "rounds"),
+      attribute<Index>(loop, "most"),
+      attribute(loop, "pair_trips"),
+      attribute(loop, "widths"),
+      attribute(loop, "edge_rows"),
+      attribute(loop, "pair_rows"),
+      attribute<Index>(loop, "rounds_table"),
+      attribute<Index>(loop, "ends_table"),
       {},
   };
   for (nb::handle arena : loop.attr("arenas"))
@@ -184,6 +191,42 @@ nb::tuple edges_of(const Batch &batch) {
   return nb::make_tuple(array_of(std::move(reader)), array_of(std::move(read)));
 }
 
+// Recordings
+
+using Given = std::vector<std::tuple<Row, Row, Row>>;
+
+nb::tuple number_recording(const std::tuple<Array, Array, Array, Array, Array> &kinds, Rows node_kinds, Rows counts,
+                           Rows operands, Rows made, Rows outputs, Given given, Rows given_class,
+                           nb::sequence leaf_shapes) {
+  const auto &[first_output, out_class, first_slot, is_variadic, has_effects] = kinds;
+  const Ends ends{span_of(first_output), span_of(out_class), span_of(first_slot), span_of(is_variadic),
+                  span_of(has_effects)};
+  ends.check();
+  const Numbered graph = number(ends, {std::move(node_kinds), std::move(counts), std::move(operands), std::move(made),
+                                       std::move(outputs), std::move(given), std::move(given_class)});
+  const InputPlaces places = find_input_places(graph, [&](Index leaf, Index depth) {
+    std::int64_t rows = 1;
+    if (depth) {
+      const auto shape = nb::cast<std::vector<std::int64_t>>(leaf_shapes[leaf]);
+      check(static_cast<std::size_t>(depth) <= shape.size(), "a leaf has the axes that are indexed");
+      for (Index axis = 0; axis < depth; ++axis) {
+        check(shape[axis] >= 0 && shape[axis] < std::int64_t(1) << 31, "axes have small sizes");
+        rows = checked_count(static_cast<std::size_t>(rows * shape[axis]));
+      }
+    }
+    return static_cast<std::size_t>(rows);
+  });
+  Ints numbers;
+  nb::list bounds;
+  for (const Ints *own :
+       {&graph.inputs, &graph.shared_rows, &graph.kind, &graph.operand_start, &graph.operands, &graph.value_class,
+        &graph.outputs, &graph.level, &graph.node_values, &graph.kinds_present, &places.of_input, &places.class_rows}) {
+    numbers.insert(numbers.end(), own->begin(), own->end());
+    bounds.append(numbers.size());
+  }
+  return nb::make_tuple(array_of(std::move(numbers)), bounds, graph.edges, places.leaves);
+}
+
 } // namespace
 } // namespace jitbatch
 
@@ -191,6 +234,11 @@ NB_MODULE(native, m) {
   using namespace jitbatch;
   nb::set_leak_warnings(false); // caches keep graphs until the interpreter ends
   m.doc() = "The compiled core of planning; `jitbatch.core.reference` says what it computes.";
+
+  m.def("number", number_recording);
+  m.def("find_ranks", [](Array types, Array order, Array reader, Array read) {
+    return array_of(find_ranks(span_of(types), span_of(order), span_of(reader), span_of(read)));
+  });
 
   nb::class_<InputRows>(m, "InputRows")
       .def_prop_ro("unread", &InputRows::unread)
@@ -224,17 +272,20 @@ NB_MODULE(native, m) {
 
   nb::class_<Schedule>(m, "Schedule")
       .def_prop_ro("bound", &Schedule::bound)
-      .def_prop_ro("round", [](const Schedule &schedule) { return array_of(schedule.round()); },
-                   nb::rv_policy::reference)
+      .def_prop_ro(
+          "round", [](const Schedule &schedule) { return array_of(schedule.round()); }, nb::rv_policy::reference)
       .def("members", [](const Schedule &schedule, Index loop) { return array_of(schedule.members(loop)); })
       .def("least_steps", &Schedule::least_steps)
       .def("steps", &Schedule::steps)
       .def("by_ranks", &Schedule::by_ranks)
       .def("put", [](Schedule &schedule, Index loop, Array rounds) { schedule.put(loop, span_of(rounds)); })
       .def("measure", &Schedule::measure)
-      .def("fill", [](const Schedule &schedule, const Layout &layout, Buffer tables) {
-        return fill(schedule, layout, {tables.data(), tables.shape(0)});
-      }, "layout"_a, nb::arg("tables").noconvert());
+      .def(
+          "fill",
+          [](const Schedule &schedule, const Layout &layout, Buffer tables) {
+            return fill(schedule, layout, {tables.data(), tables.shape(0)});
+          },
+          "layout"_a, nb::arg("tables").noconvert());
 
   nb::class_<Batch>(m, "Batch")
       .def_prop_ro("type", view_of(&Batch::type))

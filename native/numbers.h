@@ -4,15 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <stdexcept>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace jitbatch {
 
 using Index = std::int32_t;
-using Ints = std::vector<Index>;
+
+// Leaves numbers as they are in memory where a vector is resized and no value is given.
+template <typename Number> struct Unset : std::allocator<Number> {
+  template <typename Other> struct rebind {
+    using other = Unset<Other>;
+  };
+  template <typename Other> void construct(Other *place) noexcept { ::new (static_cast<void *>(place)) Other; }
+  template <typename Other, typename... Args> void construct(Other *place, Args &&...args) {
+    ::new (static_cast<void *>(place)) Other(std::forward<Args>(args)...);
+  }
+};
+
+using Ints = std::vector<Index, Unset<Index>>;
 using IntSpan = std::span<const Index>;
 
 // Raises ValueError in Python. What comes from Python is checked once, where it comes in.

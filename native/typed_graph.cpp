@@ -92,8 +92,7 @@ private:
 
   void add_needs(Index type, Index rank, IntSpan reads) {
     for (Index read : reads) {
-      if (read < 0 || parts_[read].type == type ||
-          table_.types()[parts_[read].type].loop != table_.types()[type].loop)
+      if (read < 0 || parts_[read].type == type || table_.types()[parts_[read].type].loop != table_.types()[type].loop)
         continue;
       needs_.push_back({type, rank, parts_[read].type, parts_[read].rank});
     }

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from jitbatch.core.reference import type_table
+import numpy as np
+
+from jitbatch.core.reference import numbering, ranks, type_table
 
 try:
     from jitbatch.core import native
@@ -65,6 +67,18 @@ def using(core: str) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+
+def number(*args: Any) -> numbering.Numbered:
+    """A recording numbered into a graph (see `numbering.number`) by the chosen core."""
+    if name() == "native":
+        return numbering.Numbered(*native.number(*args))  # type: ignore[union-attr]
+    return numbering.number(*args)
+
+
+def find_ranks(*args: np.ndarray) -> np.ndarray:
+    """The rank of each node (see `ranks.find_ranks`) by the chosen core."""
+    return native.find_ranks(*args) if name() == "native" else ranks.find_ranks(*args)  # type: ignore[union-attr]
 
 
 def make_type_table(*args: Any) -> type_table.TypeTable:

@@ -7,6 +7,13 @@ import numpy as np
 
 from jitbatch.core.layout import ArenaLayout, PhaseLayout
 
+def number(
+    ends: tuple[np.ndarray, ...], kinds: Sequence[int], counts: Sequence[int], operands: Sequence[int],
+    made: Sequence[int], outputs: Sequence[int], given: Sequence[tuple[int, int, int]], given_class: Sequence[int],
+    leaf_shapes: Sequence[Sequence[int]], /,
+) -> tuple[np.ndarray, list[int], list[tuple[int, int]], list[list[int]]]: ...  # fmt: skip
+def find_ranks(type_ids: np.ndarray, order: np.ndarray, reader: np.ndarray, read: np.ndarray, /) -> np.ndarray: ...
+
 class InputRows:
     @property
     def unread(self) -> list[int]: ...

@@ -1,7 +1,6 @@
 """The leaves of samples as rows: all leaves of one class, one after the other, are rows of one array."""
 
 import itertools
-import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jitbatch.util.array_leaves import NUMBERS
-from jitbatch.util.csr import cut
 
 Inputs: TypeAlias = Sequence[tuple[int, Sequence[Any]]]
 """The leaves of a sample that are rows: classes, and of each of them numbers and arrays of one or more rows."""
@@ -53,51 +51,22 @@ def numbers_together(leaves: Sequence[Any], dtype: Any) -> Iterator[Any]:
             yield from some
 
 
-def find_input_rows(
-    graph: np.ndarray, inputs: np.ndarray, input_class: np.ndarray, dtypes: Sequence[Any],
-    leaf_shapes: Sequence[Sequence[tuple[int, ...]]], constants: Sequence[tuple[Any, ...]],
-) -> list[InputRows]:  # fmt: skip
-    """The rows of the inputs of some graphs; a leaf is used with all its rows, or not at all.
+def input_rows(
+    of_input: np.ndarray, counts: np.ndarray, leaves: Sequence[Sequence[int]], dtypes: Sequence[Any],
+    constants: tuple[Any, ...],
+) -> InputRows:  # fmt: skip
+    """The rows of the inputs of a graph.
 
     Args:
-        graph: int [inputs]; the graph of each, ascending.
-        inputs: int [inputs, 3]; see `Graph.inputs`.
-        input_class: int [inputs].
+        of_input, counts: see `InputRows`.
+        leaves: for each class that the sample has rows of, the leaves that are these rows.
         dtypes: those of all classes.
-        leaf_shapes, constants: of each graph.
+        constants: those of the graph.
     """
-    many = len(leaf_shapes)
-    leaf, depth, row = inputs.T
-    # The leaves that are used, with their first axes indexed or not: of a graph and class in the order of inputs.
-    bounds = int(leaf.max(initial=0)) + 1, int(depth.max(initial=0)) + 1
-    _, first, which = np.unique((graph * bounds[0] + leaf) * bounds[1] + depth, return_index=True, return_inverse=True)
-    order = np.lexsort((first, input_class[first], graph[first]))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    first = first[order]
-    graph_of, class_of, leaf_of, depth_of = graph[first], input_class[first], leaf[first], depth[first]
-    rows = np.ones(len(first), np.int64)
-    for at in np.flatnonzero(depth_of):
-        rows[at] = math.prod(leaf_shapes[graph_of[at]][leaf_of[at]][: depth_of[at]])
-
-    begins = np.flatnonzero(np.diff(graph_of * len(dtypes) + class_of, prepend=-1))  # of a graph and class
-    before = rows.cumsum() - rows
-    start = before - before[begins].repeat(np.diff(begins, append=len(first)))
-    of_input = np.stack([input_class, start[place[which]] + row])
-    counts = np.stack([class_of[begins], np.add.reduceat(rows, begins) if len(begins) else rows])
-    leaves, ends = leaf_of.tolist(), [*begins[1:].tolist(), len(first)]
     takes = [
-        (number, dtypes[number], _taking(leaves[begin:end]))
-        for number, begin, end in zip(class_of[begins].tolist(), begins.tolist(), ends, strict=False)
-    ]
-    classes_of = np.bincount(graph_of[begins], minlength=many)
-    last = classes_of.cumsum().tolist()
-    return [
-        InputRows(own, own_counts, tuple(takes[end - len(own_counts[0]) : end]), own_constants)
-        for own, own_counts, end, own_constants in zip(
-            cut(of_input, np.bincount(graph, minlength=many)), cut(counts, classes_of), last, constants, strict=True
-        )
-    ]
+        (number, dtypes[number], _taking(own)) for number, own in zip(counts[0].tolist(), leaves, strict=True)
+    ]  # fmt: skip
+    return InputRows(of_input, counts, tuple(takes), constants)
 
 
 def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

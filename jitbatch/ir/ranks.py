@@ -13,42 +13,26 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-
-def reads_of(nodes: int, reader: np.ndarray, read: np.ndarray) -> list[list[int]]:
-    """The nodes that each node reads, given the edges between them."""
-    reads: list[list[int]] = [[] for _ in range(nodes)]
-    for node, other in zip(reader.tolist(), read.tolist(), strict=True):
-        reads[node].append(other)
-    return reads
+from jitbatch.core import choice
 
 
 def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """int [nodes]; the layer of each node.
+    """int32 [nodes]; the layer of each node.
 
     Args:
         kind: int [nodes]; types.
         stage: int [nodes]; a node reads only nodes of earlier stages.
         reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
     """
-    kinds, reads = kind.tolist(), reads_of(len(kind), reader, read)
-    # For each node and type, how many nodes of that type lie on a path up to this node, itself included.
-    below: list[dict[int, int]] = [{} for _ in kinds]
-    for node in np.argsort(stage, kind="stable").tolist():
-        own = below[node]
-        for other in reads[node]:
-            for t, count in below[other].items():
-                if count > own.get(t, 0):
-                    own[t] = count
-        own[kinds[node]] = own.get(kinds[node], 0) + 1
-    return np.array([counts[t] - 1 for counts, t in zip(below, kinds, strict=True)], np.int64)
+    order = np.argsort(stage, kind="stable")
+    return choice.find_ranks(*(np.asarray(array, np.int32) for array in (kind, order, reader, read)))
 
 
 def longest_paths(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
     """int [nodes]; how many edges the longest path to each node has. The arguments are those of `find_layers`."""
-    reads = reads_of(len(stage), reader, read)
     length = [0] * len(stage)
-    for node in np.argsort(stage, kind="stable").tolist():
-        length[node] = max((length[other] + 1 for other in reads[node]), default=0)
+    for edge in np.argsort(stage[reader], kind="stable").tolist():
+        length[reader[edge]] = max(length[reader[edge]], length[read[edge]] + 1)
     return np.array(length, np.int64)
 
 

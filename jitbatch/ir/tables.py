@@ -5,6 +5,7 @@ without translating anything.
 """
 
 import hashlib
+import itertools
 import math
 import threading
 from collections.abc import Hashable, Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import numpy as np
 
+from jitbatch.core.reference.numbering import Ends
 from jitbatch.ir.cell import Cell, Identity, ReductionCell, array_key
 from jitbatch.ir.sources import Sources
 from jitbatch.util import compat
@@ -137,23 +139,6 @@ class Edge(NamedTuple):
     slot: int
 
 
-class Ends(NamedTuple):
-    """The ends of edges at nodes of every kind, one kind after the other: outputs, and slots that are rows.
-
-    Attributes:
-        outputs: int [kinds]; how many a kind has.
-        first_output, first_slot: int [kinds]; where the outputs and the slots of a kind begin.
-        out_class: int; the value class of each output.
-        is_variadic: bool [kinds]; whether all rows that a node reads are in one slot.
-    """
-
-    outputs: np.ndarray
-    first_output: np.ndarray
-    out_class: np.ndarray
-    first_slot: np.ndarray
-    is_variadic: np.ndarray
-
-
 Entry = TypeVar("Entry")
 
 
@@ -196,13 +181,15 @@ def _as_array(value: Any, aval: Any) -> Any:
 
 
 def _ends(kinds: Sequence[Kind], classes: Sequence[tuple[int, ...]]) -> Ends:
-    outputs, slots = np.array([[len(c) for c in classes], [kind.rows for kind in kinds]], np.int64).reshape(2, -1)
+    def ints(numbers: Iterable[int]) -> np.ndarray:
+        return np.array(list(numbers), np.int32)
+
     return Ends(
-        outputs=outputs,
-        first_output=outputs.cumsum() - outputs,
-        out_class=np.array([number for one in classes for number in one], np.int64),
-        first_slot=slots.cumsum() - slots,
-        is_variadic=np.array([kind.is_variadic for kind in kinds], bool),
+        first_output=ints(itertools.accumulate(map(len, classes), initial=0)),
+        out_class=ints(itertools.chain(*classes)),
+        first_slot=ints(itertools.accumulate((kind.rows for kind in kinds), initial=0)),
+        is_variadic=ints(kind.is_variadic for kind in kinds),
+        has_effects=ints(kind.cell.has_effects for kind in kinds),
     )
 
 
@@ -243,7 +230,7 @@ class Tables:
     def ends(self) -> Ends:
         """The ends of edges at nodes of the kinds that there are."""
         ends = self._ends
-        if len(ends.outputs) < len(self.kind_classes):
+        if len(ends.is_variadic) < len(self.kind_classes):
             classes = self.kind_classes[:]
             ends = self._ends = _ends(self.kinds.entries[: len(classes)], classes)
         return ends

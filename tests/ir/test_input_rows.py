@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
+from core.cores import CORES
 
-from jitbatch.ir.input_rows import InputRows, find_input_rows, numbers_together
+from jitbatch.core import choice
+from jitbatch.core.reference.numbering import Ends
+from jitbatch.ir.input_rows import InputRows, input_rows, numbers_together
 
 SHAPES = [(), (), (3, 2), (2,), (4,)]
 LEAVES: list[Any] = [7, 8, np.arange(6).reshape(3, 2), np.array([10, 11]), "unused"]
@@ -15,20 +21,20 @@ INPUTS = [(2, 1, 2), (1, 0, 0), (3, 0, 0), (2, 1, 0), (0, 0, 0), (5, 0, 0)]
 CLASSES = [1, 0, 1, 1, 0, 0]
 
 
+@pytest.fixture(params=CORES, autouse=True)
+def core(request: pytest.FixtureRequest) -> Iterator[None]:
+    with choice.using(request.param):
+        yield
+
+
 def found(constants: tuple[Any, ...] = (9,)) -> InputRows:
-    """What is found for a graph that is not alone."""
-    graph = np.repeat([0, 1, 3], [1, len(INPUTS), 1])
-    inputs = np.array([(0, 0, 0), *INPUTS, (1, 1, 1)])
-    classes = np.array([1, *CLASSES, 0])
-    shapes = [[()], [*SHAPES, ()], [], [(), (2,)]]
-    rows = find_input_rows(graph, inputs, classes, [np.int32, np.int64], shapes, [(), constants, (), ()])
-    first, this, none, last = rows
-    assert first.of_input.tolist() == [[1], [0]]
-    assert none.of_input.shape == none.counts.shape == (2, 0)
-    assert last.of_input.tolist() == [[0], [1]]
-    assert last.counts.tolist() == [[0], [2]]
-    assert last.taken([3, [4, 5]]) == [(0, [[4, 5]])]
-    return this
+    """The rows of a graph that returns these inputs."""
+    none = np.zeros(0, np.int32)
+    ends = Ends(np.zeros(1, np.int32), none, np.zeros(1, np.int32), none, none)
+    rows = [-1 - row for row in range(len(INPUTS))]
+    numbers, bounds, _, leaves = choice.number(ends, [], [], [], [], rows, INPUTS, CLASSES, [*SHAPES, ()])
+    of_input, counts = (numbers[begin:end].reshape(2, -1) for begin, end in itertools.pairwise(bounds[-3:]))
+    return input_rows(of_input, counts, leaves, [np.dtype(np.int32), np.dtype(np.int64)], constants)
 
 
 def test_rows_of_inputs() -> None:
@@ -64,8 +70,5 @@ def test_numbers_that_follow_each_other() -> None:
 
 
 def test_no_inputs() -> None:
-    none = np.zeros(0, int)
-    (rows,) = find_input_rows(none, none.reshape(0, 3), none, [], [[]], [()])
-    assert rows.of_input.shape == (2, 0)
-    assert rows.counts.shape == (2, 0)
-    assert not rows.taken([1, 2])
+    none = np.zeros((2, 0), np.int32)
+    assert not input_rows(none, none, [], [], ()).taken([1, 2])

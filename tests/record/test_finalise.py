@@ -8,10 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from core.cores import CORES
 
 from jitbatch import jitbatch
+from jitbatch.core import choice
+from jitbatch.core.reference.numbering import Ends
 from jitbatch.ir.graph import Graph
-from jitbatch.record.finalise import levels_of
+from jitbatch.record.finalise import PARTS
+from jitbatch.record.rows import BARE
 
 
 @jitbatch
@@ -93,11 +97,62 @@ def test_an_error_names_the_sample_and_what_was_recorded_before_is_kept() -> Non
     np.testing.assert_allclose(values, jnp.stack([tree(W, X), tree(W, (X, X))]), rtol=1e-6)
 
 
-def test_levels() -> None:
-    # Node 3 reads nodes 1 and 0, across two levels, and node 1 twice.
-    reader, read = np.array([1, 3, 3, 3]), np.array([0, 1, 1, 0])
-    assert levels_of(4, reader, read).tolist() == [0, 1, 0, 2]
-    assert levels_of(0, np.zeros(0, int), np.zeros(0, int)).tolist() == []
+# Two kinds: one that makes two values of what it reads, and a variadic one with effects.
+ENDS = Ends(*(np.array(one, np.int32) for one in ([0, 2, 3], [5, 6, 7], [0, 2, 3], [0, 1], [0, 1])))
+
+
+def numbered(*recording: Any) -> tuple[dict[str, list[int]], list[tuple[int, int]]]:
+    numbers, ends, edges, _ = choice.number(ENDS, *recording)
+    parts = (numbers[begin:end].tolist() for begin, end in zip([0, *ends], ends, strict=False))
+    return dict(zip(PARTS, parts, strict=True)), edges
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_levels_edges_and_what_is_needed(core: str) -> None:
+    """Node 3 reads nodes 1 and 0, across two levels, and node 1 twice; nothing reads node 2; node 4 has effects."""
+    operands = [-1, -2, 0, BARE, -3, -3, BARE + 1, 1, -1, 0, 0]
+    made = [0, BARE, BARE + 1, 1, 2, 3, 4, 5, 6]
+    given = [(4, 0, 0), (-1, 9, 0), (7, 0, 0)]
+    with choice.using(core):
+        part, edges = numbered(
+            [0, 0, 0, 0, 1], [2, 2, 2, 2, 3], operands, made, [5, -2], given, [5, 6, 5], [()] * 8
+        )  # fmt: skip
+    assert part["kind"] == [0, 0, 0, 1]
+    assert part["level"] == [0, 1, 2, 1]
+    assert part["inputs"] == [4, 0, 0]
+    assert part["shared_rows"] == [9]
+    assert part["operands"] == [0, 1, 2, 3, 4, 5, 0, 2, 2]
+    assert part["value_class"] == [5, 6, 5, 6, 5, 6, 5, 6, 7]
+    assert part["outputs"] == [7, 1]
+    assert part["node_values"] == [2, 4, 6, 8, 9]
+    assert part["kinds_present"] == [0, 1]
+    assert edges == [(0, 0), (0, 2), (1, 1)]
+
+
+@pytest.mark.skipif("native" not in CORES, reason="there is no compiled core")
+@pytest.mark.parametrize(
+    "recording",
+    [
+        ([5], [0], [], [], [], [], [], []),
+        ([0], [-1], [], [0, 1], [], [], [], []),
+        ([0], [2], [0, 0], [0, 1], [0], [], [], []),  # reads itself
+        ([0], [2], [7, 0], [0, 1], [0], [], [], []),
+        ([0], [2], [-9, -1], [0, 1], [0], [(0, 0, 0)], [0], [()]),
+        ([0], [3], [-1, -1, -1, -1], [0, 1], [0], [(0, 0, 0)], [0], [()]),
+        ([0], [2], [-1, -1], [-1, 1], [1], [(0, 0, 0)], [0], [()]),
+        ([0], [2], [-1, -1], [0, 1 << 39], [0], [(0, 0, 0)], [0], [()]),
+        ([0], [2], [-1, -1], [0, 1], [5], [(0, 0, 0)], [0], [()]),
+        ([0], [2], [-1, -1], [0, 1], [0], [(0, 2, 0)], [0], [(3,)]),
+        ([0], [2], [-1, -1], [0, 1], [0], [(0, 0, -5)], [0], [()]),
+        ([0], [2], [-1, -1], [0, 1], [0], [(0, 0, 0)], [-4], [()]),
+        ([0], [2], [-1, -1], [0, 1], [0], [(0, 0, 0)], [], [()]),
+        ([0], [2], ["text", -1], [0, 1], [0], [(0, 0, 0)], [0], [()]),
+        (None, [], [], [], [], [], [], []),
+    ],
+)
+def test_recordings_that_are_none(recording: Any) -> None:
+    with choice.using("native"), pytest.raises((ValueError, TypeError, IndexError)):
+        numbered(*recording)
 
 
 def test_values_of_what_was_numbered_together() -> None:

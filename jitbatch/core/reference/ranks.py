@@ -1,0 +1,27 @@
+"""How many nodes of its own type lie on a path below a node, at most."""
+
+import numpy as np
+
+
+def find_ranks(type_ids: np.ndarray, order: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
+    """int32 [nodes]; the rank of each node.
+
+    Args:
+        type_ids: int32 [nodes].
+        order: int32 [nodes]; every node comes after those that it reads.
+        reader, read: int32 [edges]; node `reader[e]` reads node `read[e]`.
+    """
+    types = type_ids.tolist()
+    reads: list[list[int]] = [[] for _ in types]
+    for node, other in zip(reader.tolist(), read.tolist(), strict=True):
+        reads[node].append(other)
+    # For each node and type, how many nodes of that type lie on a path up to this node, itself included.
+    below: list[dict[int, int]] = [{} for _ in types]
+    for node in order.tolist():
+        own = below[node]
+        for other in reads[node]:
+            for t, count in below[other].items():
+                if count > own.get(t, 0):
+                    own[t] = count
+        own[types[node]] = own.get(types[node], 0) + 1
+    return np.array([counts[t] - 1 for counts, t in zip(below, types, strict=True)], np.int32)
