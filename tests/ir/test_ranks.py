@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitbatch.ir.ranks import by_stage, find_layers, find_needs, longest_paths, order_layers
+from jitbatch.ir.ranks import find_layers, find_needs, longest_paths, order_layers
 
 # Types 0 and 1. Two chains, 0 -> 0 -> 1 and 1 -> 0: each node reads the one before it.
 KIND = np.array([0, 0, 1, 1, 0])
@@ -28,27 +28,14 @@ def test_the_longest_path_decides() -> None:
     # Node 3 reads node 0 at once, and through two others.
     reader, read = np.array([1, 2, 3, 3]), np.array([0, 1, 0, 2])
     assert find_layers(np.zeros(4, int), np.arange(4), reader, read).tolist() == [0, 1, 2, 3]
-    assert longest_paths(4, by_stage(np.arange(4), reader, read)).tolist() == [0, 1, 2, 3]
-
-
-def test_nodes_that_do_not_count_pass_on_the_layers_below() -> None:
-    nodes = np.arange(3)
-    counted = np.array([True, False, True])
-    assert find_layers(np.zeros(3, int), nodes, nodes[1:], nodes[:-1], counted).tolist() == [0, 0, 1]
-
-
-def test_stages_hold_the_edges_into_their_nodes() -> None:
-    stages = by_stage(STAGE, READER, READ)
-    assert [stage.nodes.tolist() for stage in stages] == [[1, 4], [2]]
-    assert [stage.read.tolist() for stage in stages] == [[0, 3], [1]]
-    assert by_stage(np.zeros(2, int), np.zeros(0, int), np.zeros(0, int)) == []
+    assert longest_paths(np.arange(4), reader, read).tolist() == [0, 1, 2, 3]
 
 
 def test_a_need_is_the_highest_layer_of_another_type() -> None:
     # Node 3 of type 1 reads all three nodes of a chain of type 0.
     kind, layer = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0])
     reader, read = np.array([1, 2, 3, 3, 3]), np.array([0, 1, 0, 2, 1])
-    assert find_needs(kind, layer, reader, read).T.tolist() == [[1, 0, 0, 2]]
+    assert find_needs(kind, layer, reader, read) == {(1, 0): {0: 3}}
 
 
 def test_an_order_runs_each_layer_after_its_needs() -> None:
@@ -62,10 +49,10 @@ def test_an_order_runs_each_layer_after_its_needs() -> None:
 
 @pytest.mark.parametrize(("order", "steps"), [((0, 1), [0, 1, 0, 1]), ((1, 0), [1, 0, 1, 0])])
 def test_types_take_turns_in_the_order_that_is_given(order: tuple[int, ...], steps: list[int]) -> None:
-    assert order_layers([2, 2], np.zeros((4, 0), int), order) == steps
+    assert order_layers([2, 2], {}, order) == steps
 
 
 def test_nothing_has_an_order() -> None:
     none = np.zeros(0, int)
     assert find_layers(none, none, none, none).tolist() == []
-    assert order_layers([], np.zeros((4, 0), int), ()) == []
+    assert order_layers([], {}, ()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jitbatch.ir.cell import Cell, intern_cell, sum_cell
+from jitbatch.ir.cell import Cell, intern_cell, reduction_cell
 from jitbatch.ir.sources import Source, Sources
 
 
@@ -53,5 +53,5 @@ def test_names_are_those_that_users_wrote() -> None:
 
 def test_a_sum_is_called_a_sum_wherever_it_was_written() -> None:
     sources = Sources()
-    sources.note(sum_cell((4,), jnp.dtype("float32")), lambda: Source("pooled", "model.py:3"))
-    assert sources.of(sum_cell((4,), jnp.dtype("float32"))) == Source("sum", "model.py:3")
+    sources.note(reduction_cell("sum", (4,), jnp.dtype("float32")), lambda: Source("pooled", "model.py:3"))
+    assert sources.of(reduction_cell("sum", (4,), jnp.dtype("float32"))) == Source("sum", "model.py:3")

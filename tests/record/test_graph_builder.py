@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jitbatch.ir.cell import sum_cell
+from jitbatch.ir.cell import reduction_cell
 from jitbatch.ir.tables import ROW, SharedLeaf, Tables
 from jitbatch.record.graph_builder import BARE, GraphBuilder, Node
 from jitbatch.util import compat
@@ -11,7 +11,7 @@ from jitbatch.util import compat
 def builder_of_sums(*reads: list[int]) -> GraphBuilder:
     """A graph of nodes that each make one row, from these rows."""
     builder = GraphBuilder(Tables())
-    kind_id = builder.tables.kind(sum_cell((2,), np.dtype(np.float32)), (ROW,))
+    kind_id = builder.tables.kind(reduction_cell("sum", (2,), np.dtype(np.float32)), (ROW,))
     for operands in reads:
         builder.kinds.append(kind_id)
         builder.counts.append(len(operands))
