@@ -30,6 +30,7 @@ from jitbatch.ir.tables import Kind, Tables, ValueClass
 from jitbatch.schedule.policies import Policy
 from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
+from jitbatch.util.packed import pack
 from jitbatch.util.rounding import round_up
 
 _kernels = Cache(512)
@@ -182,7 +183,7 @@ def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
     padded_rows = sum(step.width for step in steps)
     step_tables = StepTables(operands=operands, starts=tuple(starts), counts=counts)
     bound = problem.bound if policy.by_ranks else 0
-    return Lowered(program, step_tables, arenas, value_row, len(steps), bound, len(steps), padded_rows)
+    return Lowered(program, pack(step_tables), arenas, value_row, len(steps), bound, len(steps), padded_rows)
 
 
 def _padded(rows: np.ndarray, width: int) -> np.ndarray:

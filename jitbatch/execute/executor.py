@@ -11,12 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from jitbatch.batch.analysis import Analysis
+from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.execute.arenas import run_in_arenas
 from jitbatch.execute.memory import ProgramMemory
 from jitbatch.execute.sizes import Sizes
 from jitbatch.execute.steps import Step
+from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.schedule.policies import Policy
+from jitbatch.util.packed import Packed
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Lowered:
 
     Attributes:
         program: the static part.
-        tables: the dynamic part, a pytree of int32 arrays.
+        tables: the dynamic part, a pytree of int32 arrays in one buffer.
         arenas: the arenas that the program uses.
         value_row: int [values]; the row of every value.
         steps, bound, launches: how many there are; see `Summary`.
@@ -77,9 +80,32 @@ class Lowered:
     """
 
     program: Program
-    tables: Any
+    tables: Packed
     arenas: tuple[ArenaShape, ...]
     value_row: np.ndarray
+    steps: int
+    bound: int
+    launches: int
+    padded_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Refilled:
+    """A batch for a program that is known: nothing static was made for it.
+
+    Attributes:
+        inputs: for each arena its input rows, padded.
+        tables: as in `Lowered`.
+        output_rows: int32; the rows of the results of all samples, one after the other.
+        nodes, distinct, levels, steps, bound, launches, padded_rows: see `Summary`.
+    """
+
+    inputs: tuple[Any, ...]
+    tables: Packed
+    output_rows: np.ndarray
+    nodes: int
+    distinct: int
+    levels: int
     steps: int
     bound: int
     launches: int
@@ -110,6 +136,8 @@ class Executor:
         lower: from a batch, a policy and sizes to a program with its tables; None where samples are not recorded.
         run: from a plan and the leaves of the shared arguments to its outputs: the leaves of each result for
             `out="list"`, else the outputs themselves.
+        refill: from the static part of a plan, the typed graphs and leaves of other samples, a policy, and whether
+            equal calls are merged, to tables of the same program; None where the samples do not fit.
         splits_cells: whether cells in loops are split into what runs before, in and after them.
         has_room: whether a program serves other batches that fit its sizes.
         runs_effects: whether cells may have effects.
@@ -118,6 +146,7 @@ class Executor:
     name: str
     lower: Callable[[Analysis, Policy, SizeRequest], Lowered] | None
     run: Callable[[Any, Sequence[Any]], Any] = run_in_arenas
+    refill: Callable[[Any, Sequence[TypedGraph], Sequence[Inputs], Policy, bool], Refilled | None] | None = None
     splits_cells: bool = False
     has_room: bool = False
     runs_effects: bool = True

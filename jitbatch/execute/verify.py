@@ -108,8 +108,8 @@ def verify_steps(plan: Any) -> None:
         is_written[: len(arena.shared) + arena.inputs] = True
     for place, step in enumerate(static.program.steps(plan.tables.unpack())):
         check(step.count <= step.width, f"step {place} has no more nodes than rows")
-        reads = 1 if step.kind.is_variadic else len(step.kind.row_slots)
-        check(len(step.reads) == reads, f"step {place} reads an operand for each row of its kind")
+        has_reads = bool(step.reads) if step.kind.is_variadic else len(step.reads) == len(step.kind.row_slots)
+        check(has_reads, f"step {place} reads an operand for each row of its kind")
         for arena, rows, nodes in step.reads:
             check(len(nodes) == len(rows) and np.all(nodes < step.count), f"operands of step {place} are of its nodes")
             check_read(arena, rows, f"operands of step {place}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.batch.inputs import pad_rows
+from jitbatch.batch.retype import typed
 from jitbatch.batch.types import Profile, known_types, types_of
 from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
 from jitbatch.execute.registry import EXECUTORS
@@ -24,7 +25,6 @@ from jitbatch.plan.static import PlanStatic, Summary, interned
 from jitbatch.record.arguments import Arguments
 from jitbatch.schedule.policies import POLICIES
 from jitbatch.util import passes
-from jitbatch.util.packed import pack
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,60 @@ def make_plan(
     )
     plan = Plan(
         inputs=tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas),
-        tables=pack(lowered.tables),
+        tables=lowered.tables,
         out_rows=out_rows,
         ragged=ragged,
         counts=np.array(_summary(len(graphs), analysis, lowered), np.int32),
         static=interned(static),
         graphs=tuple(graphs),
     )
+    if passes.verifies():
+        verify_steps(plan)
+    return plan
+
+
+def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], options: Options) -> Plan | None:
+    """A plan for the program of another plan, without making anything static; None where the batch does not fit it.
+
+    Args:
+        like: a plan of the same function, with one shard.
+        graphs, inputs, options: as for `make_plan`.
+    """
+    static, refill = like.static, EXECUTORS[options.executor].refill
+    types = static.types
+    if refill is None or types is None or (static.executor, static.out) != (options.executor, options.out):
+        return None
+    unknown = [graph for graph in graphs if types not in graph.typed]
+    if unknown and types.profile.union(unknown) != types.profile:
+        return None
+    out_trees, out_classes = outputs_of(graphs, static.tables, static.out, like.sizes.item)
+    arenas = static.out_arenas
+    is_same = out_trees == static.out_trees and all(
+        [static.arenas[arena].value_class for arena in own] == list(classes)
+        for own, classes in zip(arenas, out_classes, strict=True)
+    )
+    if not is_same:
+        return None
+    refilled = refill(static, typed(graphs, types), inputs, POLICIES[options.policy], options.dedupe)
+    if refilled is None:
+        return None
+    leaves = len(out_classes[0]) if out_classes else 0
+    out_rows, ragged = rows_of_outputs(graphs, refilled.output_rows, static.out, leaves, like.sizes.items, 0)
+    if ragged is not None and like.ragged is not None and ragged.mask.shape != like.ragged.mask.shape:
+        return None
+    counts = Summary(
+        samples=len(graphs),
+        nodes=refilled.nodes,
+        distinct=refilled.distinct,
+        levels=refilled.levels,
+        types=len(types.kinds),
+        steps=refilled.steps,
+        bound=refilled.bound,
+        launches=refilled.launches,
+        rows=refilled.distinct,
+        padded_rows=refilled.padded_rows,
+    )
+    plan = Plan(refilled.inputs, refilled.tables, out_rows, ragged, np.array(counts, np.int32), static, tuple(graphs))
     if passes.verifies():
         verify_steps(plan)
     return plan

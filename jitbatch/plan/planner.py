@@ -23,7 +23,7 @@ from jitbatch.ir.items import common_item
 from jitbatch.plan.capacity import Capacity, check_arenas, sizes_of
 from jitbatch.plan.compiles import logger
 from jitbatch.plan.eager import on_grid
-from jitbatch.plan.make import Options, Planned, make_plan
+from jitbatch.plan.make import Options, Planned, make_plan, refill_plan
 from jitbatch.plan.outputs import describe_result, outputs_of
 from jitbatch.plan.per_sample import plan_per_sample
 from jitbatch.plan.plan import Plan
@@ -32,6 +32,7 @@ from jitbatch.plan.rooms import Rooms
 from jitbatch.plan.saved.plans import SavedStatic, attach, call_of, name_of
 from jitbatch.plan.saved.values import CHANGED
 from jitbatch.plan.shards import plan_shards, split
+from jitbatch.plan.static import PlanStatic
 from jitbatch.record import context as context_module
 from jitbatch.record.arguments import Arguments, samples_of, swapped
 from jitbatch.record.context import Context
@@ -351,6 +352,10 @@ class Planner:
         room_for = on_grid(count) if is_eager else count // (shards or 1)
 
         def make(like: Plan | Capacity | None, has_headroom: bool = False) -> Plan:
+            if isinstance(like, Plan) and shards is None and not has_headroom:
+                plan = self._refill(like, batch, choice)
+                if plan is not None:
+                    return plan
             least = self._least(like, batch.context, batch.call.shared, batch.call.arguments)
             plan = self._make(batch, choice, shards, SizeRequest(least, room_for if has_headroom else 0))
             if isinstance(like, Capacity):
@@ -360,6 +365,14 @@ class Planner:
         if rooms is not None:
             return rooms.plan(sum(graph.node_count for graph in batch.graphs), make)
         return make(None if isinstance(like, str) else like)
+
+    def _refill(self, like: Plan, batch: "Recorded", choice: Choice) -> Plan | None:
+        """The plan of a batch that fits the program of another plan, if that is known and not of a file."""
+        static: Any = like.static
+        is_known = isinstance(static, PlanStatic) and static.tables is batch.context.tables and not like.is_sharded
+        if not is_known or static.owner is not self.owner or not batch.graphs:
+            return None
+        return refill_plan(like, batch.graphs, batch.inputs, replace(self.options, executor=choice.way.executor))
 
     def _make(self, batch: "Recorded", choice: Choice, shards: int | None, request: SizeRequest) -> Plan:
         options = replace(self.options, executor=choice.way.executor)

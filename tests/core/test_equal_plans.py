@@ -80,7 +80,7 @@ def test_a_program_is_filled_again(name: str, loops: str, core: str) -> None:
             inputs = [graph.input_rows.taken(some) for graph, some in zip(plan.graphs, leaves, strict=True)]
             filled = refill(layout, typed(plan.graphs, static.types), inputs, POLICIES["auto"], dedupe=True)
             assert filled is not None
-            jax.tree.map(np.testing.assert_array_equal, layout.tables(filled.buffer), plan.tables)
+            jax.tree.map(np.testing.assert_array_equal, filled.tables, plan.tables)
             for one, other in zip(filled.inputs, plan.inputs, strict=True):
                 assert one is other is None or np.array_equal(one, other)
             rows = filled.output_rows.reshape(len(own), -1).T

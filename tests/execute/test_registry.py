@@ -20,6 +20,7 @@ from jitbatch.execute.registry import EXECUTORS
 from jitbatch.execute.steps import Read, Step, Write
 from jitbatch.ir.tables import Kind, Tables
 from jitbatch.schedule.policies import Policy
+from jitbatch.util.packed import pack
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
             tuple((arena_of[c], row) for c, row in zip(*one, strict=True)) for one in ((read, reads), (written, made))
         )
         nodes.append((kind, *places))
-    return Lowered(NodeByNode(tuple(nodes)), (), tuple(arenas), value_row, len(nodes), 0, len(nodes), len(nodes))
+    return Lowered(NodeByNode(tuple(nodes)), pack(()), tuple(arenas), value_row, len(nodes), 0, len(nodes), len(nodes))
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,12 @@ from typing import Any
 import jax
 
 from jitbatch.batch.analysis import Analysis
+from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.execute.arenas import run_in_arenas
-from jitbatch.execute.executor import Executor, Lowered, SizeRequest
+from jitbatch.execute.executor import Executor, Lowered, Refilled, SizeRequest
 from jitbatch.execute.fused import lower
+from jitbatch.execute.fused.layout import TableLayout
+from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
 from jitbatch.util.caches import Cache
 
@@ -28,4 +31,15 @@ def _lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
     return lower.lower(analysis, policy, request.least, request.static_loops, request.headroom_for)
 
 
-FUSED = Executor("fused", _lower, run_compiled, splits_cells=True, has_room=True, runs_effects=False)
+_layouts = Cache(256)
+"""The layouts of tables, by the static parts of plans."""
+
+
+def _refill(
+    static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
+) -> Refilled | None:
+    layout = _layouts.get_or_make(static, lambda: TableLayout(static.types, static.program, static.arenas))
+    return lower.refill(layout, graphs, inputs, policy, dedupe)
+
+
+FUSED = Executor("fused", _lower, run_compiled, _refill, splits_cells=True, has_room=True, runs_effects=False)

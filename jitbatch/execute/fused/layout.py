@@ -1,5 +1,6 @@
 """The tables of a fused program: one buffer of integers for all of them, and where in it each table lies."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.loop import Block, LoopShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.widths import best_chunks, most_nodes
+from jitbatch.util.packed import Layout, Packed
 
 
 class TableLayout:
@@ -27,29 +29,38 @@ class TableLayout:
 
     def __init__(self, types: Types, program: FusedProgram, arenas: Sequence[ArenaShape]):
         self.types, self.program, self.arenas = types, program, tuple(arenas)
+        self._type_of = {kind: type_id for type_id, kind in enumerate(types.kinds)}
+        # Once to know the tables, and once with their offsets, which are those of `pack`.
         self._shapes: list[tuple[int, ...]] = []
         self._offsets: list[int] = []
-        self.size = 0
-        self._type_of = {kind: number for number, kind in enumerate(types.kinds)}
-        tables: list[Any] = []
-        phases = []
-        for phase in program.phases:
-            add = self._add_single if isinstance(phase, SingleShape) else self._add_loop
-            phase_layout, own = add(phase)  # type: ignore[arg-type]
-            phases.append(phase_layout)
-            tables.append(own)
-        places, self._tree = jax.tree.flatten(tuple(tables))
-        ends = [offset + math.prod(shape) for offset, shape in zip(self._offsets, self._shapes, strict=True)]
-        self._views = [(slice(self._offsets[place], ends[place]), self._shapes[place]) for place in places]
+        _, tables = self._build()
+        places, treedef = jax.tree.flatten(tables)
+        shapes = [self._shapes[place] for place in places]
+        ends = list(itertools.accumulate(map(math.prod, shapes), initial=0))
+        self.size = ends[-1]
+        self._layout = Layout(treedef, tuple(shapes))
+        self._offsets = [0] * len(places)
+        for place, offset in zip(places, ends, strict=False):
+            self._offsets[place] = offset
+        self._shapes = []
+        phases, _ = self._build()
         own_arenas = [ArenaLayout(one.value_class, len(one.shared), one.inputs, one.capacity) for one in arenas]
         self.core = types.table.layout(phases, own_arenas, self.size)
         self._positions: SharedRows | None = None
         flows = dict(zip(types.kinds, types.flows, strict=True))
         self.is_for_constants = all(block.flows == flows[block.kind] for block in program.blocks)
 
-    def tables(self, buffer: np.ndarray) -> Any:
-        """The tables as the program reads them: parts of a buffer, int32 [size], none of them copied."""
-        return self._tree.unflatten([buffer[part].reshape(shape) for part, shape in self._views])
+    def _build(self) -> tuple[list[PhaseLayout], tuple[Any, ...]]:
+        """The phases as the core reads them, and for each its tables, as places among all of them."""
+        built = [
+            self._add_single(phase) if isinstance(phase, SingleShape) else self._add_loop(phase)
+            for phase in self.program.phases
+        ]
+        return [layout for layout, _ in built], tuple(tables for _, tables in built)
+
+    def tables(self, buffer: np.ndarray) -> Packed:
+        """The tables as a plan holds them: a buffer, int32 [size], that the core has filled."""
+        return Packed(buffer, self._layout)
 
     def shared_positions(self) -> SharedRows:
         """Where the shared values lie that the arenas begin with."""
@@ -61,11 +72,9 @@ class TableLayout:
 
     def _add(self, *shape: int) -> tuple[int, int]:
         """A further table: its place among the tables, and its offset."""
-        offset = self.size
+        place = len(self._shapes)
         self._shapes.append(shape)
-        self._offsets.append(offset)
-        self.size += math.prod(shape)
-        return len(self._shapes) - 1, offset
+        return place, self._offsets[place] if self._offsets else 0
 
     def _add_single(self, shape: SingleShape) -> tuple[PhaseLayout, Any]:
         block = shape.block

@@ -1,7 +1,6 @@
 """From an analysed batch to a fused program: its tables (see `execute/fused/program`)."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from jitbatch.batch.analysis import Analysis
 from jitbatch.batch.inputs import pack_inputs
 from jitbatch.batch.problem import problem_of
 from jitbatch.core.reference.typed_graph import TypedGraph
-from jitbatch.execute.executor import Lowered
+from jitbatch.execute.executor import Lowered, Refilled
 from jitbatch.execute.fused.layout import TableLayout
 from jitbatch.execute.fused.sizing import size_program
 from jitbatch.execute.sizes import Sizes
@@ -39,28 +38,6 @@ def lower(
     )  # fmt: skip
 
 
-class Refilled(NamedTuple):
-    """A batch for a program that is known.
-
-    Attributes:
-        inputs: for each arena its input rows, padded.
-        buffer: int32; all tables of the program, one after the other (see `TableLayout.tables`).
-        output_rows: int32; the rows of the results of all samples, one after the other.
-        nodes, distinct, levels, steps, bound, launches, padded_rows: see `Summary`.
-    """
-
-    inputs: tuple[Any, ...]
-    buffer: np.ndarray
-    output_rows: np.ndarray
-    nodes: int
-    distinct: int
-    levels: int
-    steps: int
-    bound: int
-    launches: int
-    padded_rows: int
-
-
 def refill(
     layout: TableLayout, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
 ) -> Refilled | None:
@@ -84,7 +61,7 @@ def refill(
         return None
     return Refilled(
         inputs=tuple(packed.padded(arena.value_class, arena.inputs) for arena in layout.arenas),
-        buffer=buffer,
+        tables=layout.tables(buffer),
         output_rows=filled.output_rows,
         nodes=batch.node_count,
         distinct=batch.distinct_count,
