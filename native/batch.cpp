@@ -72,7 +72,7 @@ void Batch::allocate() {
   std::size_t slots = 16;
   while (slots < 2 * node_count)
     slots *= 2;
-  slots_.assign(slots, -1);
+  slots_.assign(slots, {0, -1});
 }
 
 void Batch::add_given(const TypedGraph &graph, const InputRows &inputs, const Index *input_start,
@@ -142,12 +142,13 @@ Index Batch::find_leader(const Node &node, bool may_merge) {
         return false;
     return true;
   };
-  std::size_t slot = (hash ^ hash >> 32) & (slots_.size() - 1);
-  while (slots_[slot] >= 0 && !is_same(slots_[slot]))
+  const std::uint32_t mixed = static_cast<std::uint32_t>(hash ^ hash >> 32);
+  std::size_t slot = mixed & (slots_.size() - 1);
+  while (slots_[slot].node >= 0 && !(slots_[slot].hash == mixed && is_same(slots_[slot].node)))
     slot = (slot + 1) & (slots_.size() - 1);
-  if (slots_[slot] < 0)
-    slots_[slot] = number;
-  return slots_[slot];
+  if (slots_[slot].node < 0)
+    slots_[slot] = {mixed, number};
+  return slots_[slot].node;
 }
 
 } // namespace jitbatch

@@ -49,7 +49,11 @@ private:
   Index next_node_ = 0, next_operand_ = 0, next_value_ = 0;
 
   Ints class_start_; // of the keys of what is given
-  Ints slots_;       // a hash table of calls
+  struct Slot {
+    std::uint32_t hash;
+    Index node; // -1 for none
+  };
+  std::vector<Slot> slots_; // a hash table of calls
 };
 
 } // namespace jitbatch

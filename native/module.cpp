@@ -136,17 +136,17 @@ std::shared_ptr<Layout> make_layout(std::shared_ptr<TypeTable> table, nb::sequen
 std::shared_ptr<TypedGraph> make_graph(std::shared_ptr<TypeTable> table, Array kind, Array operand_start,
                                        Array operands, Array shared_rows, Array outputs, Table of_input,
                                        Table class_rows) {
-  return std::make_shared<TypedGraph>(retype(std::move(table), {
-                                                                   .kind = span_of(kind),
-                                                                   .operand_start = span_of(operand_start),
-                                                                   .operands = span_of(operands),
-                                                                   .shared_rows = span_of(shared_rows),
-                                                                   .outputs = span_of(outputs),
-                                                                   .input_class = row_of(of_input, 0),
-                                                                   .input_row = row_of(of_input, 1),
-                                                                   .classes = row_of(class_rows, 0),
-                                                                   .class_rows = row_of(class_rows, 1),
-                                                               }));
+  return retype(std::move(table), {
+                                      .kind = span_of(kind),
+                                      .operand_start = span_of(operand_start),
+                                      .operands = span_of(operands),
+                                      .shared_rows = span_of(shared_rows),
+                                      .outputs = span_of(outputs),
+                                      .input_class = row_of(of_input, 0),
+                                      .input_row = row_of(of_input, 1),
+                                      .classes = row_of(class_rows, 0),
+                                      .class_rows = row_of(class_rows, 1),
+                                  });
 }
 
 std::map<Index, Index> type_counts(const TypedGraph &graph) {
@@ -250,7 +250,7 @@ NB_MODULE(native, m) {
   nb::class_<TypedGraph>(m, "TypedGraph")
       .def_prop_ro("node_count", [](const TypedGraph &graph) { return graph.nodes.size(); })
       .def_prop_ro("type_counts", type_counts)
-      .def_ro("shared", &TypedGraph::shared);
+      .def_prop_ro("shared", [](const TypedGraph &graph) { return Ints(graph.shared.begin(), graph.shared.end()); });
 
   nb::class_<Layout>(m, "Layout").def_prop_ro("size", &Layout::size);
 

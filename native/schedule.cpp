@@ -143,7 +143,7 @@ Order Schedule::ordered() const {
   return order;
 }
 
-Measured Schedule::measure(const std::vector<Ints> &carries) const {
+Measured Schedule::measure(const std::vector<Ints> &carries, bool counts_trips) const {
   const Index types = table().type_count();
   check(static_cast<Index>(carries.size()) == types, "every type says which operands have cotangents");
   for (Index type = 0; type < types; ++type)
@@ -167,17 +167,24 @@ Measured Schedule::measure(const std::vector<Ints> &carries) const {
     if (const Index loop = table().types()[type].loop; loop >= 0)
       measured.rounds[loop] = std::max(measured.rounds[loop], last + 1);
   }
-  measured.pairs.resize(loop_count());
-  measured.pair_trips.resize(loop_count());
-  for (Index loop = 0; loop < loop_count(); ++loop)
-    measure_pairs(loop, carries, order, measured);
+  for (Index loop = 0; loop < loop_count(); ++loop) {
+    Ints value_class;
+    const Ints readers = count_readers(loop, carries, order, value_class);
+    std::map<Index, Index> pairs;
+    for (std::size_t value = 0; value < readers.size(); ++value)
+      if (readers[value])
+        pairs[value_class[value]] += readers[value] - 1;
+    measured.pairs.push_back(std::move(pairs));
+    measured.pair_trips.push_back(counts_trips ? pair_trips(readers, value_class) : std::map<Index, Index>());
+  }
   return measured;
 }
 
-void Schedule::measure_pairs(Index loop, const std::vector<Ints> &carries, const Order &order,
-                             Measured &measured) const {
-  // The cotangent rows of each value that the loop both makes and reads.
-  Ints readers(batch_->key.size(), 0), value_class(batch_->key.size(), -1), values;
+// How many cotangent rows each value has that the loop both makes and reads; and its class.
+Ints Schedule::count_readers(Index loop, const std::vector<Ints> &carries, const Order &order,
+                             Ints &value_class) const {
+  Ints readers(batch_->key.size(), 0);
+  value_class.assign(batch_->key.size(), -1);
   for (Index type : table().loops()[loop]) {
     const bool is_variadic = table().types()[type].is_variadic;
     for (Index node : order.of(type)) {
@@ -187,36 +194,37 @@ void Schedule::measure_pairs(Index loop, const std::vector<Ints> &carries, const
         if (carried < 0 || maker < 0 || table().types()[batch_->type[maker]].loop != loop)
           continue;
         const Index value = batch_->stands_for(operands[place]);
-        if (!readers[value]++)
-          values.push_back(value);
+        ++readers[value];
         value_class[value] = carried;
       }
     }
   }
-  std::map<Index, Index> &pairs = measured.pairs[loop], most;
-  for (Index value : values) {
-    pairs[value_class[value]] += readers[value] - 1;
-    most[value_class[value]] = std::max(most[value_class[value]], readers[value] - 1);
-  }
-  // How many pairs of each class, moment and depth there are, and so how many chunks are due at once.
-  std::map<std::tuple<Index, Index, Index, Index>, Index> at;
+  return readers;
+}
+
+// For each class how many chunks of sums of pairs are due at once, at most.
+std::map<Index, Index> Schedule::pair_trips(const Ints &readers, const Ints &value_class) const {
+  std::map<Index, Index> most, trips;
+  for (std::size_t value = 0; value < readers.size(); ++value)
+    if (readers[value])
+      most[value_class[value]] = std::max(most[value_class[value]], readers[value] - 1);
   Ints distinct(batch_->type.size(), -1);
   for (Index node = 0; node < size_of(round_); ++node)
     distinct[batch_->nodes[node]] = node;
-  for (Index value : values) {
+  // How many pairs there are of each class, round, type and depth.
+  std::map<std::tuple<Index, Index, Index, Index>, Index> pairs;
+  for (std::size_t value = 0; value < readers.size(); ++value) {
     const Index maker = batch_->producer[value], own = value_class[value];
     for (Index pair = 0; pair + 1 < readers[value]; ++pair)
-      ++at[{own, round_[distinct[maker]], batch_->type[maker], bit_length(most[own]) - bit_length(pair + 1)}];
+      ++pairs[{own, round_[distinct[maker]], batch_->type[maker], bit_length(most[own]) - bit_length(pair + 1)}];
   }
   std::map<std::tuple<Index, Index, Index>, Index> chunks;
-  for (const auto &[where, count] : at) {
+  for (const auto &[where, count] : pairs) {
     const auto &[own, round, type, depth] = where;
-    chunks[{own, round, type}] += (count + pair_width - 1) / pair_width;
+    const Index together = chunks[{own, round, type}] += (count + pair_width - 1) / pair_width;
+    trips[own] = std::max(trips[own], together);
   }
-  for (const auto &[own, count] : pairs)
-    measured.pair_trips[loop][own] = 0;
-  for (const auto &[where, count] : chunks)
-    measured.pair_trips[loop][std::get<0>(where)] = std::max(measured.pair_trips[loop][std::get<0>(where)], count);
+  return trips;
 }
 
 } // namespace jitbatch

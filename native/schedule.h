@@ -45,7 +45,8 @@ public:
   void put(Index loop, IntSpan rounds);
   Order ordered() const;
   // `carries`: for each type and row operand the value class of what it reads, -1 if it has no cotangent rows.
-  Measured measure(const std::vector<Ints> &carries) const;
+  // `counts_trips`: whether to count how many sums of pairs are due at once.
+  Measured measure(const std::vector<Ints> &carries, bool counts_trips) const;
 
 private:
   struct Bound {
@@ -54,7 +55,8 @@ private:
   };
 
   void check_loop(Index loop) const;
-  void measure_pairs(Index loop, const std::vector<Ints> &carries, const Order &order, Measured &measured) const;
+  Ints count_readers(Index loop, const std::vector<Ints> &carries, const Order &order, Ints &value_class) const;
+  std::map<Index, Index> pair_trips(const Ints &readers, const Ints &value_class) const;
 
   std::shared_ptr<const Batch> batch_;
   Ints ranks_, least_; // of each type

@@ -1,6 +1,7 @@
 #include "typed_graph.h"
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 namespace jitbatch {
@@ -114,12 +115,9 @@ struct Made {
 
 class Retyping {
 public:
-  Retyping(std::shared_ptr<const TypeTable> table, const GraphView &graph)
-      : graph_(graph), table_(*table), ranks_(*table) {
-    result_.table = std::move(table);
-  }
+  Retyping(const TypeTable &table, const GraphView &graph) : graph_(graph), table_(table), ranks_(table) {}
 
-  TypedGraph run() {
+  WrittenGraph run() {
     check_inputs();
     find_shared();
     const Index inputs = static_cast<Index>(graph_.input_class.size());
@@ -140,7 +138,7 @@ public:
   }
 
 private:
-  void check_inputs() {
+  void check_inputs() const {
     check(graph_.input_class.size() == graph_.input_row.size() && graph_.classes.size() == graph_.class_rows.size(),
           "every input has a class and a row");
     check(graph_.operand_start.size() == graph_.kind.size() + 1, "one entry a node");
@@ -152,10 +150,6 @@ private:
       const Index rows = graph_.class_rows[found - graph_.classes.begin()];
       check(graph_.input_row[input] >= 0 && graph_.input_row[input] < rows, "an input is a row of its class");
     }
-    result_.input_class.assign(graph_.input_class.begin(), graph_.input_class.end());
-    result_.input_row.assign(graph_.input_row.begin(), graph_.input_row.end());
-    result_.classes.assign(graph_.classes.begin(), graph_.classes.end());
-    result_.class_rows.assign(graph_.class_rows.begin(), graph_.class_rows.end());
   }
 
   // The shared values that are rows: of the graph, and those that nodes of its kinds read as rows.
@@ -241,7 +235,7 @@ private:
   const GraphView &graph_;
   const TypeTable &table_;
   Ranks ranks_;
-  TypedGraph result_;
+  WrittenGraph result_;
   std::vector<Made> made_;     // of the values of the graph as it was
   std::vector<Made> by_parts_; // of the parts of the current node, their first outputs
   Ints makers_;                // of the operands of the current part
@@ -249,8 +243,37 @@ private:
 
 } // namespace
 
-TypedGraph retype(std::shared_ptr<const TypeTable> table, const GraphView &graph) {
-  return Retyping(std::move(table), graph).run();
+TypedGraph::TypedGraph(std::shared_ptr<const TypeTable> types, const WrittenGraph &written, const GraphView &graph)
+    : table(std::move(types)), values(written.values), levels(written.levels) {
+  std::size_t bytes = 0;
+  const auto each = [&](auto &&visit) {
+    visit(written.nodes, nodes);
+    visit(written.operands, operands);
+    visit(graph.input_class, input_class);
+    visit(graph.input_row, input_row);
+    visit(graph.classes, classes);
+    visit(graph.class_rows, class_rows);
+    visit(written.shared, shared);
+    visit(written.outputs, outputs);
+    visit(written.needs, needs);
+    visit(written.ranks, ranks);
+  };
+  each([&](const auto &from, const auto &) { bytes += from.size() * sizeof(*from.data()); });
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  std::byte *place = memory_.get();
+  each([&](const auto &from, auto &kept) { // all of them consist of integers, so they are aligned
+    using Item = typename std::remove_reference_t<decltype(kept)>::element_type;
+    const std::size_t size = from.size() * sizeof(Item);
+    if (size)
+      std::memcpy(place, from.data(), size);
+    kept = {reinterpret_cast<Item *>(place), from.size()};
+    place += size;
+  });
+}
+
+std::shared_ptr<TypedGraph> retype(std::shared_ptr<const TypeTable> table, const GraphView &graph) {
+  const WrittenGraph written = Retyping(*table, graph).run();
+  return std::make_shared<TypedGraph>(std::move(table), written, graph);
 }
 
 } // namespace jitbatch

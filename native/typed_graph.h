@@ -40,20 +40,38 @@ struct GraphView {
 // Values are numbered: the inputs, the shared values that are rows, then what the nodes make, in order. A variadic
 // node of one term is that term, and no node; but it has a rank and a level, so that what is at the same height of two
 // trees has the same rank, whether a node has one child or several.
-struct TypedGraph {
-  std::shared_ptr<const TypeTable> table;
+struct WrittenGraph {
   std::vector<Node> nodes; // in topological order
   Ints operands;           // node after node
   Index values = 0;
   Index levels = 0; // how many nodes the longest path has
   Ints outputs;
-  Ints input_class, input_row;
-  Ints classes, class_rows;
   Ints shared;
   std::vector<Need> needs;
   std::vector<TypeRanks> ranks; // by type, ascending
 };
 
-TypedGraph retype(std::shared_ptr<const TypeTable> table, const GraphView &graph);
+// A written graph as it is kept: everything in one piece of memory, since a batch reads graphs from all over it.
+class TypedGraph {
+public:
+  TypedGraph(std::shared_ptr<const TypeTable> table, const WrittenGraph &written, const GraphView &graph);
+  TypedGraph(const TypedGraph &) = delete;
+  TypedGraph &operator=(const TypedGraph &) = delete;
+
+  std::shared_ptr<const TypeTable> table;
+  Index values, levels;
+  std::span<const Node> nodes;
+  IntSpan operands, outputs;
+  IntSpan input_class, input_row;
+  IntSpan classes, class_rows;
+  IntSpan shared;
+  std::span<const Need> needs;
+  std::span<const TypeRanks> ranks;
+
+private:
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+std::shared_ptr<TypedGraph> retype(std::shared_ptr<const TypeTable> table, const GraphView &graph);
 
 } // namespace jitbatch

@@ -118,11 +118,12 @@ class Schedule:
         start, number = self.batch.operand_start, self.batch.nodes[node]
         return self.batch.operands[start[number] : start[number + 1]].tolist()
 
-    def measure(self, carries: Sequence[Sequence[int]]) -> Measured:
+    def measure(self, carries: Sequence[Sequence[int]], counts_trips: bool) -> Measured:
         """What the batch needs room for.
 
         Args:
             carries: for each type and row operand the value class of what it reads, -1 if it has no cotangent rows.
+            counts_trips: whether to count `pair_trips`.
         """
         ordered = self.ordered()
         arity = [[len(self.operands(node)) for node in nodes] for nodes in ordered]
@@ -136,7 +137,9 @@ class Schedule:
             widest=[max(counts.values(), default=0) for counts in per_round],
             rounds=[max((self.round[node] + 1 for t in loop for node in ordered[t]), default=0) for loop in loops],
             pairs=[{c: sum(own.values()) - len(own) for c, own in of_loop.items()} for of_loop in readers],
-            pair_trips=[{c: self._pair_trips(own) for c, own in of_loop.items()} for of_loop in readers],
+            pair_trips=[
+                {c: self._pair_trips(own) for c, own in of_loop.items()} if counts_trips else {} for of_loop in readers
+            ],
         )
 
     def _readers(self, loop: int, carries: Sequence[Sequence[int]], ordered: list[list[int]]) -> Readers:

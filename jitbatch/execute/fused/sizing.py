@@ -46,7 +46,7 @@ class Sizing:
         self.types = types = analysis.types
         self.flows = analysis.flows
         self.carries = [self._carries(number) for number in range(len(types.kinds))]
-        self.measured = schedule.measure(self.carries)
+        self.measured = schedule.measure(self.carries, static_loops)
         self.loop_ids = {members: loop for loop, members in enumerate(m for m, is_loop in types.phases if is_loop)}
         self.least = least
         self.static_loops = static_loops
