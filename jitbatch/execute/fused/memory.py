@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jitbatch.execute.fused.loop import LoopShape
+from jitbatch.execute.fused.shapes import LoopShape
 from jitbatch.execute.memory import Need, ProgramMemory, nbytes, of_calls, work_of
 from jitbatch.execute.weight_uses import cut_cell
 

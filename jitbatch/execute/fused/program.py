@@ -20,8 +20,10 @@ import numpy as np
 from jax import lax
 
 from jitbatch.batch.activity import without_flow
-from jitbatch.execute.fused.loop import Block, LoopShape, put, run_loop, steps_of_loop
+from jitbatch.execute.fused.loop import run_loop
+from jitbatch.execute.fused.loop_steps import steps_of_loop
 from jitbatch.execute.fused.memory import memory_of_phases
+from jitbatch.execute.fused.shapes import Block, LoopShape, put
 from jitbatch.execute.memory import ProgramMemory
 from jitbatch.execute.segments import gather, segment_reduce
 from jitbatch.execute.sizes import Sizes

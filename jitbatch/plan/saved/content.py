@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jitbatch.execute.fused.loop import LoopShape
 from jitbatch.execute.fused.program import SingleShape
+from jitbatch.execute.fused.shapes import LoopShape
 from jitbatch.execute.memory import StaticMemory
 from jitbatch.plan.capacity import Capacity, check_capacity
 from jitbatch.plan.saved.schema import KindName, from_data, to_data

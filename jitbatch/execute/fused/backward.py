@@ -1,0 +1,230 @@
+"""The backward pass of a loop: the transposed schedule, run by the same kind of loop.
+
+A chunk gathers its operands again, takes the cotangents of what its nodes made, and writes the cotangents of what they
+read to contiguous *cotangent rows*, one for each node and operand: scattering them to the producers would make XLA copy
+a whole arena in every step. A producer gathers the one cotangent row of its reader. Where it has several readers, pairs
+of cotangent rows are summed into further rows until one is left. What was made before the loop has its cotangent rows
+summed after it, by one scatter. Gradients of shared operands are contracted after the loop (see
+`execute/fused/weight_gradients`).
+
+Chunks are aligned to the *end* of what a round has to do: what a chunk writes too much lies before it, where earlier
+rounds, which come later, write again. The cotangents of outputs of weight uses take the place of the outputs that the
+forward pass has saved; there, a chunk leaves the rows of earlier rounds as they are.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jitbatch.core.layout import PAIR_WIDTH
+from jitbatch.execute.fused.shapes import LoopShape, part, put, while_before
+from jitbatch.execute.fused.weight_gradients import contract
+from jitbatch.execute.segments import gather, scatter_sums
+from jitbatch.util import jaxprs
+from jitbatch.util.compat import is_float
+
+
+class Carry(NamedTuple):
+    """What the backward loop writes.
+
+    Attributes:
+        rows: for each arena its cotangent rows and the sums of pairs of them, None for none.
+        taps: for each type the cotangents of the outputs of its weight uses.
+        kept: for each type the rows that weight uses read and that are no operands of the cell.
+    """
+
+    rows: tuple[Any, ...]
+    taps: tuple[Any, ...]
+    kept: tuple[Any, ...]
+
+
+class Backward:
+    """The backward pass of one loop.
+
+    Attributes:
+        arenas, saved, shared, tables: the residuals of the forward pass.
+        cotangents: those of the arenas after the loop.
+        ends: where chunks end, from the end of each round to its beginning.
+    """
+
+    def __init__(self, shape: LoopShape, residuals: Any, cotangents: Any):
+        self.shape = shape
+        self.arenas, self.saved, self.shared, self.tables = residuals
+        self.cotangents = cotangents
+        self.axes = jaxprs.axes_of(self.tables)
+        # Chunks of the same widths as forwards.
+        begins = self.tables["ends"][..., 0]
+        after = jnp.append(begins[1:], shape.margin + self.tables["total"][None], axis=0)
+        self.ends = (begins + after)[..., None] - self.tables["ends"]
+
+    def run(self) -> tuple[Any, Any, Any]:
+        """The cotangents of arenas, of shared operands, and of tables, which have none."""
+        rounds = self.shape.round_count(self.tables)
+        carry = lax.fori_loop(0, rounds, lambda i, carry: self._round(rounds - 1 - i, carry), self._first_carry())
+        d_arenas = tuple(self._d_arena(arena, carry) for arena in range(len(self.arenas)))
+        d_shared = []
+        for number, block in enumerate(self.shape.blocks):
+            with block.kind.cell.scope(), jax.named_scope("weights"):
+                d_shared.append(
+                    contract(
+                        self.shape, number, self.arenas, self.shared[number], carry.taps[number], carry.kept[number],
+                        self.tables,
+                    )
+                )  # fmt: skip
+        return d_arenas, tuple(d_shared), jax.tree.map(lambda _: None, self.tables)
+
+    def _first_carry(self) -> Carry:
+        shape = self.shape
+        rows = tuple(
+            jnp.zeros((count + pairs, *arena.shape[1:]), arena.dtype) if count else None
+            for arena, count, pairs in zip(self.arenas, shape.edge_rows, shape.pair_rows, strict=True)
+        )
+        taps = tuple(
+            tuple(
+                jnp.zeros((shape.room(block), *aval.shape), aval.dtype) if place is None else saved[place]
+                for aval, place in zip(block.cut.tap_avals, block.cut.saved_place, strict=True)
+            )
+            for block, saved in zip(shape.blocks, self.saved, strict=True)
+        )
+        kept = tuple(
+            tuple(jnp.zeros((shape.room(block), *v.aval.shape), v.aval.dtype) for v in block.cut.stored_joint_rows)
+            for block in shape.blocks
+        )
+        return jaxprs.cast(Carry(rows, taps, kept), self.axes)
+
+    def _round(self, r: Any, carry: Carry) -> Carry:
+        for number in reversed(range(len(self.shape.blocks))):
+            carry = carry._replace(rows=self._sum_pairs(carry.rows, r, number))
+            with self.shape.blocks[number].kind.cell.scope():
+                first = self.tables["ends"][r, number, 0]
+                run = functools.partial(self._chunk, number, first)
+                carry = self.shape.over_chunks(number, self.ends, r, run, carry, -1)
+        return carry
+
+    # Sums over the readers of a value
+
+    @jax.named_scope("pair_sums")
+    def _sum_pairs(self, rows: tuple[Any, ...], r: Any, number: int) -> tuple[Any, ...]:
+        """The cotangent rows with all sums of pairs that are due before a type runs in a round."""
+        summed = list(rows)
+        for arena, spans in enumerate(self.tables["pair_span"]):
+            if spans is None:
+                continue
+            first, end = spans[r, number, 0], (r, number, 1)
+            run = functools.partial(self._sum_chunk, arena)
+            if self.shape.pair_trips is None:
+                _, summed[arena] = while_before(spans, end, first, 1, run, summed[arena])
+                continue
+            # A chunk that is computed once more gives the same; one that is too early is computed again.
+            last = jnp.maximum(spans[end], 1) - 1
+
+            def once(k: Any, rows: Any, run: Any = run, first: Any = first, last: Any = last) -> Any:
+                return run(jnp.minimum(first + k, last), rows)
+
+            summed[arena] = lax.fori_loop(0, self.shape.pair_trips[arena], once, summed[arena])
+        return tuple(summed)
+
+    def _sum_chunk(self, arena: int, k: Any, rows: Any) -> Any:
+        begin = self.tables["pair_start"][arena][k]
+        left = part(self.tables["pair_left"][arena], begin, PAIR_WIDTH)
+        right = part(self.tables["pair_right"][arena], begin, PAIR_WIDTH)
+        return put(rows, gather(rows, left) + gather(rows, right), self.shape.edge_rows[arena] + begin)
+
+    def _cotangents_of(self, rows: tuple[Any, ...], arena: int, start: Any, width: int) -> Any:
+        """The cotangents of rows that nodes of the loop have made."""
+        outer = part(self.cotangents[arena], start, width)
+        if rows[arena] is None:
+            return outer
+        return outer + gather(rows[arena], part(self.tables["edge_of_row"][arena], start, width))
+
+    # Chunks
+
+    def _chunk(self, number: int, first: Any, width: int, end: Any, carry: Carry) -> Carry:
+        """A chunk of a type, which ends at `end`; the nodes of its round begin at `first`."""
+        start = end - width
+        if self.shape.blocks[number].kind.is_variadic:
+            return carry._replace(rows=self._reduction_chunk(number, width, start, carry.rows))
+        block, cut = self.shape.blocks[number], self.shape.blocks[number].cut
+        saved = [part(own, start, width) for own in self.saved[number]]
+        for tap, place in zip(carry.taps[number], cut.saved_place, strict=True):
+            if place is not None:  # the tap lies where the value was saved
+                saved[place] = part(tap, start, width)
+        d_outputs = [
+            self._cotangents_of(carry.rows, arena, begin + start, width)
+            for arena, begin, atom in zip(self.shape.writes[number], block.starts, cut.out_atoms, strict=True)
+            if is_float(atom.aval)
+        ]
+        d_operands, d_taps, kept = self._pull(number, width, start, saved, d_outputs)
+
+        rows, remaining = list(carry.rows), iter(d_operands)
+        for arena, begin in zip(self.shape.reads[number], self.shape.edges[number], strict=True):
+            if begin >= 0:
+                rows[arena] = put(rows[arena], next(remaining), begin + start)
+        is_own = jnp.arange(width) >= first - start
+        taps = tuple(
+            put(own, _where(is_own, value, 0 if place is None else saved[place]), start)
+            for own, value, place in zip(carry.taps[number], d_taps, cut.saved_place, strict=True)
+        )
+        own_kept = tuple(put(own, value, start) for own, value in zip(carry.kept[number], kept, strict=True))
+        return Carry(tuple(rows), _replaced(carry.taps, number, taps), _replaced(carry.kept, number, own_kept))
+
+    def _reduction_chunk(self, number: int, width: int, start: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All terms of a sum have the cotangent of the sum, so a sum has one cotangent row."""
+        (begin,), (arena,) = self.shape.edges[number], self.shape.writes[number]
+        if begin < 0:
+            return rows
+        d_sum = self._cotangents_of(rows, arena, self.shape.blocks[number].starts[0] + start, width)
+        return _replaced(rows, arena, put(rows[arena], d_sum, begin + start))
+
+    def _pull(
+        self, number: int, width: int, start: Any, saved: list[Any], d_outputs: list[Any]
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """The cotangents of a chunk's operands and taps, and the rows that its weight uses read."""
+        cut, shared = self.shape.blocks[number].cut, self.shared[number]
+        operands = self.shape.operands(number, self.arenas, self.tables, start, width)
+        flows = [begin >= 0 for begin in self.shape.edges[number]]
+        zeros = jaxprs.cast([jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals], self.axes)
+
+        def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:
+            remaining = iter(float_rows)
+            rows = [next(remaining) if flow else row for flow, row in zip(flows, operands, strict=True)]
+            return cut.tapped_forward(rows, zeros, saved, shared, width)
+
+        float_rows = [row for flow, row in zip(flows, operands, strict=True) if flow]
+        _, pull, kept = jax.vjp(float_outputs, float_rows, zeros, has_aux=True)
+        d_operands, d_taps = pull(d_outputs)
+        return d_operands, d_taps, kept
+
+    # After the loop
+
+    def _d_arena(self, arena: int, carry: Carry) -> Any:
+        """The cotangent of an arena before the loop; None if it has none."""
+        if not is_float(self.arenas[arena]):
+            return None
+        total, rows = self.cotangents[arena], carry.rows[arena]
+        if rows is not None:
+            total = scatter_sums(total, rows, self.tables["row_of_edge"][arena])
+            if self.tables["row_of_term"][arena] is not None:
+                row_of_sum, row_of_term = self.tables["row_of_term"][arena]
+                total = scatter_sums(total, gather(rows, row_of_sum), row_of_term)
+        for writes, block in zip(self.shape.writes, self.shape.blocks, strict=True):
+            for place, begin in zip(writes, block.starts, strict=True):
+                if place == arena:  # these rows are overwritten by the loop
+                    total = put(total, jnp.zeros((self.shape.room(block), *total.shape[1:]), total.dtype), begin)
+        return total
+
+
+def run_backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
+    """The backward pass of a loop, given the residuals of the forward pass and the cotangents of its arenas."""
+    return Backward(shape, residuals, cotangents).run()
+
+
+def _where(is_row: Any, rows: Any, others: Any) -> Any:
+    return jnp.where(is_row.reshape(-1, *[1] * (rows.ndim - 1)), rows, others)
+
+
+def _replaced(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:place], item, *items[place + 1 :])

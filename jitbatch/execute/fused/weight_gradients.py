@@ -1,0 +1,57 @@
+"""Gradients of shared operands after a loop: one contraction over all nodes of a type (see `execute/weight_uses`)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jitbatch.execute.fused.shapes import LoopShape
+from jitbatch.execute.segments import gather
+from jitbatch.util.compat import is_float
+
+
+def contract(
+    shape: LoopShape, number: int, arenas: Any, shared: Any, taps: Any, kept_rows: Any, tables: Any
+) -> list[Any]:
+    """The gradients of a type's shared operands, from the cotangents at its joints, over all its nodes at once."""
+    block, cut = shape.blocks[number], shape.blocks[number].cut
+    if block.kind.is_variadic:
+        return []
+    total = tables["total"][number]
+    index = tables["operands"][number]
+    # Rows without a node repeat one that has a node, and their cotangents are zero.
+    places = jnp.arange(len(index))
+    inside = jnp.clip(places, shape.margin, shape.margin + jnp.maximum(total - 1, 0))
+    is_real = (places >= shape.margin) & (places < shape.margin + total)
+    env = dict(zip(cut.stored_joint_rows, (gather(a, inside) for a in kept_rows), strict=True))
+    remaining = iter(taps)
+    gradients: list[Any] = [None] * len(cut.shared_vars)
+    place = {var: i for i, var in enumerate(cut.shared_vars)}
+    for joint in cut.tapped:
+        rows = []
+        for var in joint.rows:
+            if var not in env:
+                slot = cut.row_vars.index(var)
+                env[var] = gather(arenas[shape.reads[number][slot]], index[:, slot])
+            rows.append(env[var])
+        outs = [i for i, var in enumerate(joint.outputs) if is_float(var.aval)]
+        cotangents = [next(remaining) for _ in outs]
+        wanted = [var for var in joint.shared if is_float(var.aval)]
+
+        def outputs(
+            values: list[Any], joint: Any = joint, rows: Any = rows, wanted: Any = wanted, outs: Any = outs
+        ) -> list[Any]:
+            given = dict(zip(wanted, values, strict=True))
+            own = [given.get(var, shared[place[var]]) for var in joint.shared]
+            made = jax.vmap(joint, in_axes=(0, None, 0), axis_size=len(index))(rows, own, is_real)
+            return [made[i] for i in outs]
+
+        _, pull = jax.vjp(outputs, [shared[place[var]] for var in wanted])
+        for var, gradient in zip(wanted, pull(cotangents)[0], strict=True):
+            gradient = jnp.where(total > 0, gradient, 0)
+            before = gradients[place[var]]
+            gradients[place[var]] = gradient if before is None else before + gradient
+    return [
+        jnp.zeros_like(value) if gradient is None and is_float(var.aval) else gradient
+        for gradient, value, var in zip(gradients, shared, cut.shared_vars, strict=True)
+    ]
