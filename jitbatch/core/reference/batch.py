@@ -38,25 +38,27 @@ class Batch:
         operand_start, leaders, outputs = [0], [], []
         rows: list[int] = []
         classes: list[int] = []
-        # What a value is: an input or shared value by its class and row, what a node makes by the leader and output.
-        identity: list[tuple[int, ...]] = []
+        # A number for each value, equal for values that are the same: what is given by its class and row, what a node
+        # makes, below zero, by the value of the leader.
+        identity: list[int] = []
+        known: dict[tuple[int, int], int] = {}
         calls: dict[Any, int] = {}
         for graph, input_row in zip(graphs, row_of_input, strict=True):
             first = len(identity)
             for (value_class, _), row in zip(graph.inputs, input_row, strict=True):
                 rows.append(shared_count[value_class] + row)
                 classes.append(value_class)
-                identity.append((value_class, rows[-1]))
+                identity.append(known.setdefault((value_class, rows[-1]), len(known)))
             for number in graph.shared:
                 rows.append(shared_row[number])
                 classes.append(shared_class[number])
-                identity.append((classes[-1], rows[-1]))
+                identity.append(known.setdefault((classes[-1], rows[-1]), len(known)))
             for node in graph.nodes:
                 own = table.types[node.type]
                 call = node.type, *(identity[first + value] for value in node.operands)
                 leader = calls.setdefault(call, len(types)) if dedupe and own.may_merge else len(types)
                 first_values.append(len(identity))
-                identity += [(-1, leader, output) for output in range(own.outputs)]
+                identity += [-1 - first_values[leader] - output for output in range(own.outputs)]
                 types.append(node.type)
                 levels.append(node.level)
                 ranks.append(node.rank)

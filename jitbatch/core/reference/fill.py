@@ -61,6 +61,7 @@ class _Filling:
         self.schedule, self.layout, self.out = schedule, layout, tables
         self.ordered: list[list[int]] = schedule.ordered()
         self.rows: list[int] = schedule.batch.value_row.tolist()
+        self.nodes, self.first_value = schedule.batch.nodes.tolist(), schedule.batch.first_value.tolist()
         self.steps = self.launches = self.padded_rows = 0
 
     def run(self) -> Filled:
@@ -69,6 +70,7 @@ class _Filling:
             for block in phase.blocks:
                 self.place(block, phase.loop.margin if phase.loop else 0)
         self.place_merged()
+        self.operand_rows = [[self.rows[value] for value in reads] for reads in self.schedule.reads]
         for phase in self.layout.phases:
             for place, block in enumerate(phase.blocks):
                 self.out[phase.total_table + place] = len(self.ordered[block.type])
@@ -95,27 +97,24 @@ class _Filling:
         nodes = self.ordered[block.type]
         need(len(nodes) <= block.capacity)
         if self.schedule.table.types[block.type].is_variadic:
-            need(sum(len(self.schedule.operands(node)) for node in nodes) <= block.terms)
+            need(sum(len(self.schedule.reads[node]) for node in nodes) <= block.terms)
         for place, node in enumerate(nodes):
-            first = self.schedule.batch.first_value[self.schedule.batch.nodes[node]]
+            first = self.first_value[self.nodes[node]]
             for output, start in enumerate(block.starts):
                 self.rows[first + output] = start + margin + place
 
     def place_merged(self) -> None:
         """Merged values lie where those of their leaders do."""
-        batch = self.schedule.batch
-        for node, leader in enumerate(batch.leader.tolist()):
-            for output in range(self.schedule.table.types[batch.type[node]].outputs):
-                self.rows[batch.first_value[node] + output] = self.rows[batch.first_value[leader] + output]
-
-    def operand_rows(self, node: int) -> list[int]:
-        return [self.rows[value] for value in self.schedule.operands(node)]
+        batch, types = self.schedule.batch, self.schedule.table.types
+        for node, (leader, type_id) in enumerate(zip(batch.leader.tolist(), batch.type.tolist(), strict=True)):
+            for output in range(types[type_id].outputs if leader != node else 0):
+                self.rows[self.first_value[node] + output] = self.rows[self.first_value[leader] + output]
 
     # A phase that is not a loop
 
     def fill_single(self, block: BlockLayout) -> None:
         nodes = self.ordered[block.type]
-        rows = [self.operand_rows(node) for node in nodes]
+        rows = [self.operand_rows[node] for node in nodes]
         self.steps += bool(nodes)
         self.launches += bool(nodes)
         self.padded_rows += block.capacity
@@ -174,7 +173,7 @@ class _Filling:
         return chunks + [0] * (len(loop.widths) - widths)
 
     def fill_operands(self, block: BlockLayout, margin: int) -> None:
-        rows = [self.operand_rows(node) for node in self.ordered[block.type]]
+        rows = [self.operand_rows[node] for node in self.ordered[block.type]]
         room = block.capacity + 2 * margin
         behind = room - margin - len(rows)
         if self.schedule.table.types[block.type].is_variadic:
@@ -197,7 +196,7 @@ class _Filling:
         edges: dict[int, list[int]] = defaultdict(list)  # of each row that the loop makes
         for block, slot in _reading(arena, blocks, self.schedule.table, variadic=False):
             for place, node in enumerate(self.ordered[block.type]):
-                row, edge = self.operand_rows(node)[slot], block.edges[slot] + loop.margin + place
+                row, edge = self.operand_rows[node][slot], block.edges[slot] + loop.margin + place
                 if row in due:
                     edges[row].append(edge)
                 else:
@@ -208,7 +207,7 @@ class _Filling:
         for block, _ in _reading(arena, blocks, self.schedule.table, variadic=True):
             before = len(edge_of_term)
             for place, node in enumerate(self.ordered[block.type]):
-                for row in self.operand_rows(node):
+                for row in self.operand_rows[node]:
                     edge = block.edges[0] + loop.margin + place
                     if row in due:
                         edges[row].append(edge)

@@ -42,6 +42,7 @@ class Schedule:
 
     Attributes:
         round: for each distinct node, 0 for those that are in no loop.
+        reads: for each distinct node, the values that it reads.
         bound: how many steps there are at least, whatever the order.
     """
 
@@ -51,6 +52,8 @@ class Schedule:
         self.type = batch.type[batch.nodes].tolist()
         self.rank = batch.rank[batch.nodes].tolist()
         self.round = [0] * len(self.type)
+        start, operands = batch.operand_start.tolist(), batch.operands.tolist()
+        self.reads = [operands[start[node] : start[node + 1]] for node in batch.nodes.tolist()]
         self.ranks = [max((graph.ranks.get(t, (0, 0))[0] for graph in batch.graphs), default=0) for t in self._types()]
         self.least = [max((graph.ranks.get(t, (0, 0))[1] for graph in batch.graphs), default=0) for t in self._types()]
         self.bound = sum(self.least)
@@ -113,11 +116,6 @@ class Schedule:
             found[self.type[node]].append(node)
         return found
 
-    def operands(self, node: int) -> list[int]:
-        """The values that a distinct node reads."""
-        start, number = self.batch.operand_start, self.batch.nodes[node]
-        return self.batch.operands[start[number] : start[number + 1]].tolist()
-
     def measure(self, carries: Sequence[Sequence[int]], counts_trips: bool) -> Measured:
         """What the batch needs room for.
 
@@ -126,7 +124,7 @@ class Schedule:
             counts_trips: whether to count `pair_trips`.
         """
         ordered = self.ordered()
-        arity = [[len(self.operands(node)) for node in nodes] for nodes in ordered]
+        arity = [[len(self.reads[node]) for node in nodes] for nodes in ordered]
         per_round = [Counter(self.round[node] for node in nodes) for nodes in ordered]
         loops = self.table.loops
         readers = [self._readers(loop, carries, ordered) for loop in range(len(loops))]
@@ -153,7 +151,7 @@ class Schedule:
         )
         for t in members:
             for node in ordered[t]:
-                for place, value in enumerate(self.operands(node)):
+                for place, value in enumerate(self.reads[node]):
                     value_class = carries[t][0 if self.table.types[t].is_variadic else place]
                     maker = producer[value]
                     if value_class >= 0 and maker >= 0 and types[maker] in members:
