@@ -1,4 +1,4 @@
-"""The decorator and what it adds to a function."""
+"""The decorator `jitbatch`, and the methods that it adds to a function."""
 
 import functools
 import inspect
@@ -60,7 +60,7 @@ class Batched(Generic[P, R]):
         out: str,
         loops: str,
     ):
-        functools.update_wrapper(self, fun)  # first: what it copies may be of a decorated function
+        functools.update_wrapper(self, fun)  # first: it copies attributes, and `fun` may wrap a decorated function
         self.__wrapped__ = fun
         vars(self).update(copied_methods(fun, METHODS))
         self._in_axes = in_axes
@@ -81,7 +81,7 @@ class Batched(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<jitbatch of {describe_function(self.__wrapped__)}>"
 
-    # Copied and pickled as a plain function is: not at all, and by its name.
+    # Like a plain function, a copy is the object itself, and a pickle holds the name.
 
     def __copy__(self) -> "Batched[P, R]":
         return self
@@ -132,16 +132,16 @@ class Batched(Generic[P, R]):
 
     @own
     def batch(self, *args: Any, **kwargs: Any) -> Any:
-        """The function mapped over samples, as `jax.vmap` maps over rows.
+        """Maps the function over samples, as `jax.vmap` maps over rows.
 
         Args:
-            args: as for the function, positional or by name, with a sequence of samples (or an array with an axis of
-                samples) in place of each mapped argument; or the shared arguments and a `Plan` in place of the first
-                mapped one.
+            args: the arguments of the function, positional or by name. Each mapped argument is a sequence of samples,
+                or an array with an axis of samples. Alternatively, the shared arguments, and a `Plan` in place of the
+                first mapped argument.
 
         Returns:
-            The outputs of all samples, stacked on axis 0, or as a list for `out="list"`, or as a `Ragged` for
-            `out="ragged"`.
+            The outputs of all samples, stacked on axis 0. For `out="list"`, a list of outputs; for `out="ragged"`, a
+            `Ragged`.
 
         >>> import jax.numpy as jnp
         >>> from jitbatch import jitbatch
@@ -175,16 +175,17 @@ class Batched(Generic[P, R]):
         self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
         **kwargs: Any,
     ) -> Plan:  # fmt: skip
-        """The analysis of a batch without running it.
+        """Analyses a batch without running it.
 
         Args:
-            args: as for `batch`. Of shared arguments only structure, shapes and dtypes matter:
-                instances of `jax.ShapeDtypeStruct` do.
-            like: by default the plan has at least the room of earlier plans for as many samples, so that the programs
-                that were compiled for these serve it too; see the page on plans. With an earlier plan, or its
-                `capacity`, it has at least the sizes and types of that; with None just those of its batch.
-            shards: split the samples into this many parts, one after the other, of equal size. The plan's leaves have a
-                leading axis of shards, to be split over devices by `jax.shard_map`; `plan.shard(i)` is one of them.
+            args: as for `batch`. Planning reads only the structure, shapes and dtypes of shared arguments, so these
+                may be instances of `jax.ShapeDtypeStruct`.
+            like: the sizes of the plan. `"auto"`, the default, reuses the sizes of earlier plans for the same number
+                of samples, so that their compiled programs run this plan too; see the page on plans. A `Plan` or its
+                `capacity` gives the least sizes and types. None takes the sizes of this batch alone.
+            shards: the number of shards. The samples are split into consecutive shards of equal size. The plan's
+                leaves have a leading axis of shards, for `jax.shard_map` to split over devices; `plan.shard(i)` is
+                shard `i`.
 
         Returns:
             A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
@@ -201,14 +202,18 @@ class Batched(Generic[P, R]):
 
     @own
     def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
-        """Room for the minibatches of a data set, from one pass over it.
+        """Computes a capacity for the minibatches of a data set, from one pass over it.
 
-        A step that is compiled for plans made like this compiles once: there is room for the `batch_size` largest
-        samples, for those that have the most nodes of any one kind, and for minibatches that are drawn at random.
+        The capacity has room for the `batch_size` largest samples, for the `batch_size` samples with the most nodes of
+        each kind, and, with headroom, for samples spread over the data set. A step with plans made `like` this
+        capacity should therefore compile once.
 
         Args:
-            args: as for `plan`, with the whole data set in the place of a minibatch.
-            batch_size: how many samples a minibatch has.
+            args: as for `plan`, with the whole data set in place of a minibatch.
+            batch_size: the number of samples in a minibatch.
+
+        Returns:
+            A `Capacity`, for `plan(..., like=capacity)`.
 
         >>> from jitbatch import jitbatch
         >>> @jitbatch
@@ -224,19 +229,19 @@ class Batched(Generic[P, R]):
     def plans(
         self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
     ) -> Ahead[Plan]:
-        """Plans of one minibatch after the other, made while the device runs the steps before.
+        """Plans a stream of minibatches, while the device runs earlier steps.
 
         Args:
             args: as for `plan`, with an iterable of minibatches in place of each mapped argument.
-            prefetch: how many plans are made ahead of time, in a thread; with 0, each is made when it is asked for, in
-                no thread. By default 2, but 0 where the device is a CPU: it has only the cores that planning takes,
-                and runs a step while the next plan is made in any case, since JAX does not wait for it.
-            like: as for `plan`. Made like a plan or a capacity, each is made like the one before, so that sizes only
-                grow.
+            prefetch: the number of plans to make ahead of time, in a thread. With 0 there is no thread, and each plan
+                is made when the iterator is advanced. The default is 2, and 0 on a CPU: there, planning and the step
+                compete for the same cores, and JAX's asynchronous dispatch already overlaps the two.
+            like: as for `plan`. If it is a plan or a capacity, each later plan is made `like` the one before, so sizes
+                only grow.
 
         Returns:
-            An iterator of plans, put on the device where it has memory of its own. Close it, or use it as a context
-            manager, to stop early.
+            An iterator of plans. Their arrays are on the device, unless it is a CPU. To stop early, close the iterator
+            or use it as a context manager.
 
         >>> import jax.numpy as jnp
         >>> from jitbatch import jitbatch
@@ -251,14 +256,14 @@ class Batched(Generic[P, R]):
 
     @own
     def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
-        """What happens to a batch: what was batched with what, what stayed small, and why.
+        """Reports how a batch is executed: which calls run together, which batches stay small, and why.
 
         Args:
             args: as for `plan`, or the shared arguments and a `Plan`.
-            measure: run the batch and each of its steps, to report times that were measured instead of estimated.
+            measure: run the batch and each of its steps, and report measured instead of estimated times.
 
         Returns:
-            A `Report`, which prints as a table.
+            A `Report`. It prints as a table.
 
         >>> import jax.numpy as jnp
         >>> from jitbatch import jitbatch
@@ -290,27 +295,28 @@ class Batched(Generic[P, R]):
         return explain_plan(plan, times, None if plan.static.types is None else time_steps(plan, shared.leaves))
 
     def explain_plan(self, plan: Plan) -> Report:
-        """The report of a plan of this function: `plan.explain()`."""
+        """Returns the report of a plan of this function, as `plan.explain()` does."""
         return explain_plan(plan)
 
     @own
     def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
-        """Compare values and gradients with the plain loop, on this very data: a line for your own tests.
+        """Compares the values and gradients of a batch with those of the plain loop. Use it in your own tests.
 
-        The batch is planned and run as `f.batch(shared, f.plan(shared, samples))` runs it; the loop calls the plain
-        function for one sample after the other, with the very objects that are given, and once more for the gradients.
+        The batch runs as `f.batch(shared, f.plan(shared, samples))`. The plain loop calls the undecorated function on
+        one sample after the other: first with the arguments as passed, for the values, then again for the gradients.
 
         Args:
             args: as for `batch`.
-            tolerance: the difference that is allowed, as a part of the largest number in the same array. By default
-                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats; by the shortest float that is computed
-                in, if that is shorter than the result. All else has to be equal.
+            tolerance: the allowed difference, relative to the largest absolute value in the same array. The default is
+                1e-4 for float32, 1e-9 for float64 and 5e-2 for shorter floats. The dtype is that of the result, or the
+                shortest float in the computation if that is shorter. Integers, booleans and keys must be equal.
 
         Returns:
-            The worst differences and where they are: a `Check`, which prints.
+            A `Check` with the worst differences and their places. It prints as one line.
 
         Raises:
-            AssertionError: naming the sample and the place in its result, or the parameter.
+            AssertionError: the difference is too large. The message names the sample and the place in its result, or
+                the parameter.
 
         >>> import jax.numpy as jnp
         >>> from jitbatch import jitbatch
@@ -347,7 +353,10 @@ class Batched(Generic[P, R]):
 
     @own
     def cache_info(self) -> dict[str, CacheInfo]:
-        """Hits and misses of this function's caches: recorded structures, known subgraphs, programs of single samples.
+        """Returns the hits and misses of this function's caches.
+
+        The keys are `"structures"` (recorded samples), `"subgraphs"` (recorded calls), `"programs"` (compiled programs
+        of the per-sample executor) and `"rooms"` (sizes shared by plans).
 
         >>> from jitbatch import jitbatch
         >>> double = jitbatch(lambda scale, x: scale * x)
@@ -361,7 +370,7 @@ class Batched(Generic[P, R]):
 
     @functools.cached_property
     def _attributes(self) -> dict[str, Any]:
-        """What makes a wrapper look like the function."""
+        """The attributes of the function that a bound method shows, such as its name and docstring."""
         names = (name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(self.__wrapped__, name))
         return {**vars(self.__wrapped__), **{name: getattr(self.__wrapped__, name) for name in names}}
 
@@ -387,14 +396,14 @@ class Batched(Generic[P, R]):
 
 
 class BoundBatched(Generic[P, R]):
-    """A decorated method of an object, which is its shared argument."""
+    """A decorated method bound to an object. The object is the shared argument."""
 
     def __init__(self, batched: Batched[Concatenate[Any, P], R], instance: Any):
         self._batched = batched
         self._instance = instance
         self.__module__ = batched.__module__
 
-    # What else makes it look like the method is found when it is asked for: there is a new one for every call.
+    # Other attributes are looked up on access: every access of the method creates a new object of this class.
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -461,37 +470,39 @@ def jitbatch(
     fun: Any = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto", executor: str = "auto",
     dedupe: bool = True, out: str = "stack", loops: str = "auto",
 ) -> Any:  # fmt: skip
-    """`vmap` for samples that do not have the same shape.
+    """`vmap` for samples of different shapes and structures.
 
-    Decorate a function of one sample. Called as usual it stays that function; `f.batch(...)` maps it over samples of
-    any shapes, running equal subgraphs of all samples as one vmapped XLA operation. While a sample is recorded, calls
-    of decorated functions and of your own `jax.jit` functions are the subgraphs; operations between them are grouped
+    Decorate a function of one sample. A plain call of the decorated function runs it as before. `f.batch(...)` maps it
+    over samples of any shapes, and runs equal subgraphs of all samples as one vmapped XLA operation. The subgraphs are
+    calls of decorated functions and of your own `jax.jit` functions; operations between these calls are grouped
     automatically.
 
     Args:
-        fun: the function of one sample, a function or a method.
+        fun: the function or method of one sample.
         in_axes: as for `jax.vmap`: for each positional argument None (shared) or an axis (mapped). By default the first
             argument is shared and the others are mapped. On a method, `self` is shared and has no entry here.
-        granularity: what is batched: `"op"` single operations, `"subgraph"` calls of decorated functions and groups of
-            operations between them, `"graph"` whole samples of equal structure; `"auto"` is `"subgraph"` until another
-            is predicted to pay.
-        policy: the order of execution: `"depth"` level by level, `"agenda"` lowest average level first, `"layers"` as
-            few steps as can be where that can be told, and never more than the other two. `"auto"` is `"layers"`, but
-            looks for fewer steps than it has found at once only where that is predicted to pay.
-        executor: `"fused"` runs a whole batch as one XLA program, which serves samples of all shapes it has room for;
-            `"dispatch"` runs one compiled call a step, and serves effects and every order of differentiation, also
-            reverse mode of a derivative; `"per_sample"` batches nothing and runs one jitted call a sample, for samples
-            that have nothing in common. `"auto"` begins with `"fused"`, or with `"dispatch"` where `.batch` is called
-            on samples inside other transformations, and takes another once it is predicted to pay for its compilation.
-        dedupe: compute calls with equal operands once a batch.
-        out: `"stack"` stacks the samples' outputs on axis 0, `"list"` returns a list of them, `"ragged"` a `Ragged`,
-            for outputs that differ only in how many equal items they hold (scores of a sentence's words).
-        loops: of the fused executor: `"dynamic"` runs as many rounds and chunks as a batch has; `"static"` runs as many
-            as there is room for, each as wide as the widest, so that the program has no loop whose length it must wait
-            for. `"auto"` is `"static"` on GPUs and `"dynamic"` elsewhere.
+        granularity: the unit of batching. `"op"`: single operations. `"subgraph"`: calls of decorated functions, and
+            groups of operations between them. `"graph"`: whole samples of equal structure. `"auto"`: `"subgraph"`,
+            until the cost model predicts that another granularity pays.
+        policy: the order of execution. `"depth"`: level by level. `"agenda"`: lowest average level first. `"layers"`:
+            the fewest steps where these can be computed, and never more than the other two. `"auto"`: `"layers"`, but
+            it searches for fewer steps than its first schedule has only where the cost model predicts that this pays.
+        executor: the way to run a batch. `"fused"`: a whole batch as one XLA program, which also runs other samples
+            that fit its sizes. `"dispatch"`: one compiled call per step; it supports effects and every order of
+            differentiation, including reverse mode of a derivative. `"per_sample"`: one jitted call per sample without
+            batching, for samples that have nothing in common. `"auto"`: first `"fused"`, or `"dispatch"` where
+            `.batch` is called on samples inside other transformations; later another executor, once the cost model
+            predicts that it pays for its compilation.
+        dedupe: whether calls with equal operands are computed once per batch.
+        out: the form of the outputs. `"stack"`: stacked on axis 0. `"list"`: a list with one output per sample.
+            `"ragged"`: a `Ragged`, for outputs that differ only in the number of equal items (scores of a sentence's
+            words).
+        loops: the trip counts of the fused executor's loops. `"dynamic"`: the rounds and chunks of the batch.
+            `"static"`: all rounds and chunks of the capacity, each at the largest width, so that the device never
+            waits for a trip count. `"auto"`: `"static"` on GPUs and `"dynamic"` elsewhere.
 
     Returns:
-        The function, with `.batch`, `.plan`, `.plans`, `.explain`, `.check` and `.cache_info`.
+        The function, with the methods `.batch`, `.plan`, `.plans`, `.capacity`, `.explain`, `.check` and `.cache_info`.
 
     >>> import jax.numpy as jnp
     >>> from jitbatch import jitbatch
@@ -529,7 +540,7 @@ def jitbatch(
 
 
 def _found_by_name(module: str, name: str) -> Any:
-    """What `pickle` finds under this name; None for nothing."""
+    """Returns the object that `pickle` finds under this name, or None."""
     found = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -1,12 +1,12 @@
-"""Attention, softmax and means over any number of things.
+"""Attention, softmax and means over lists of any length.
 
 A softmax over the words of a sentence, the children of a node or the neighbours of an atom has a varying number of
-terms. Written with `jnp.stack` and `jax.nn.softmax`, every number is a type of its own. The functions here take lists
-(tuples, or arrays with a leading axis) of any length and compute what the same functions of the stacked list compute.
-While a sample is recorded they use reductions of any number of terms (see `ir/cell.ReductionCell`) and cells of one
-term, so that lists of all lengths batch together, without padding.
+terms. Written with `jnp.stack` and `jax.nn.softmax`, every length is a cell type of its own. The functions of this
+module take lists (tuples, or arrays with a leading axis) of any length, and return the result of the corresponding
+function of the stacked list. While a sample is recorded, they become reductions of any number of terms (see
+`ir/cell.ReductionCell`) and cells of one term. So lists of all lengths batch together, without padding.
 
-They are ordinary JAX: they run in the plain function, and under `jax.jit`, `jax.grad` and `jax.vmap`.
+They are ordinary JAX functions: they run in the plain function, and under `jax.jit`, `jax.grad` and `jax.vmap`.
 """
 
 import math
@@ -29,14 +29,17 @@ __all__ = ["attend", "attend_scores", "logsumexp", "max", "mean", "softmax", "su
 
 
 def softmax(xs: Iterable[Any]) -> list[Any]:
-    """The softmax over a list, element by element: `list(jax.nn.softmax(jnp.stack(xs), axis=0))`.
+    """Softmax over a list: `list(jax.nn.softmax(jnp.stack(xs), axis=0))`.
 
     >>> from jitbatch import segment
     >>> [round(float(weight), 2) for weight in segment.softmax([0.0, 0.0, 1.0])]
     [0.21, 0.21, 0.58]
 
     Args:
-        xs: arrays of one shape, at least one.
+        xs: a non-empty list of arrays of one shape.
+
+    Returns:
+        A list of weights, one for each element of `xs`.
     """
     terms = _alike(xs, "softmax")
     largest = _largest(terms)
@@ -46,10 +49,10 @@ def softmax(xs: Iterable[Any]) -> list[Any]:
 
 
 def logsumexp(xs: Iterable[Any]) -> Any:
-    """The logarithm of the sum of exponentials of a list: `jax.nn.logsumexp(jnp.stack(xs), axis=0)`.
+    """Log-sum-exp over a list: `jax.nn.logsumexp(jnp.stack(xs), axis=0)`.
 
     Args:
-        xs: arrays of one shape, at least one.
+        xs: a non-empty list of arrays of one shape.
     """
     terms = _alike(xs, "logsumexp")
     largest = _largest(terms)
@@ -58,8 +61,9 @@ def logsumexp(xs: Iterable[Any]) -> Any:
 
 
 def attend(query: Any, keys: Iterable[Any], values: Iterable[Any], *, scale: Any = None) -> Any:
-    """Dot-product attention of one query to any number of keys: the mean of the values, weighted by the softmax of
-    `scale` times the products of the query and each key.
+    """Dot-product attention of one query over any number of keys.
+
+    The result is the sum of the values, weighted by the softmax of the scaled dot products of the query and the keys.
 
     >>> import jax.numpy as jnp
     >>> from jitbatch import segment
@@ -68,10 +72,10 @@ def attend(query: Any, keys: Iterable[Any], values: Iterable[Any], *, scale: Any
     Array([1., 0.], dtype=float32)
 
     Args:
-        query: an array [..., d]. Leading axes are heads: each attends on its own.
-        keys: arrays of the query's shape, at least one.
-        values: pytrees of arrays, as many as keys, whose leading axes are the query's without the last.
-        scale: a number that the products are multiplied with; one over the root of d where none is given.
+        query: an array [..., d]. Leading axes are heads; the heads are independent.
+        keys: a non-empty list of arrays of the query's shape.
+        values: a list of pytrees of arrays, one for each key. The leading axes of each array are the heads.
+        scale: the factor of the dot products, by default 1 / sqrt(d).
     """
     keys = _alike(keys, "attend")
     factor = 1 / math.sqrt(jnp.shape(query)[-1]) if scale is None else scale
@@ -79,11 +83,11 @@ def attend(query: Any, keys: Iterable[Any], values: Iterable[Any], *, scale: Any
 
 
 def attend_scores(scores: Iterable[Any], values: Iterable[Any]) -> Any:
-    """The mean of values, weighted by the softmax of their scores: `weighted_sum(softmax(scores), values)`.
+    """Sum of values, weighted by the softmax of their scores: `weighted_sum(softmax(scores), values)`.
 
     Args:
-        scores: arrays of one shape, at least one.
-        values: pytrees of arrays, as many as scores; the axes of a score are the leading axes of each array.
+        scores: a non-empty list of arrays of one shape.
+        values: a list of pytrees of arrays, one for each score. The axes of a score are the leading axes of each array.
     """
     terms = _alike(scores, "attend")
     columns, tree = _columns(values, terms, "attend")
@@ -101,11 +105,11 @@ def attend_scores(scores: Iterable[Any], values: Iterable[Any]) -> Any:
 
 
 def weighted_sum(weights: Iterable[Any], xs: Iterable[Any]) -> Any:
-    """The sum of the products of weights and the elements of a list.
+    """Weighted sum of a list: the sum of `weight * x` over both lists.
 
     Args:
-        weights: arrays of one shape, at least one.
-        xs: pytrees of arrays, as many as weights; the axes of a weight are the leading axes of each array.
+        weights: a non-empty list of arrays of one shape.
+        xs: a list of pytrees of arrays, one for each weight. The axes of a weight are the leading axes of each array.
     """
     factors = _alike(weights, "weighted_sum")
     columns, tree = _columns(xs, factors, "weighted_sum")
@@ -117,17 +121,17 @@ def weighted_sum(weights: Iterable[Any], xs: Iterable[Any]) -> Any:
 
 
 def sum(xs: Iterable[Any]) -> Any:
-    """The sum of a list of pytrees: of each leaf `jnp.stack(xs).sum(axis=0)`."""
+    """Sum of a list of pytrees. For each leaf, this is `jnp.stack(xs).sum(axis=0)`."""
     return _leafwise(xs, "sum", lambda stack: stack.sum(axis=0))
 
 
 def mean(xs: Iterable[Any]) -> Any:
-    """The mean of a list of pytrees: of each leaf `jnp.stack(xs).mean(axis=0)`, which adds short floats in float32."""
+    """Mean of a list of pytrees. For each leaf, `jnp.stack(xs).mean(axis=0)`, which adds short floats in float32."""
     return _leafwise(xs, "mean", lambda stack: stack.mean(axis=0))
 
 
 def max(xs: Iterable[Any]) -> Any:
-    """The maximum of a list of pytrees: of each leaf `jnp.stack(xs).max(axis=0)`; equal maxima share a gradient."""
+    """Maximum of a list of pytrees. For each leaf, this is `jnp.stack(xs).max(axis=0)`; ties share the gradient."""
     return _leafwise(xs, "max", lambda stack: stack.max(axis=0))
 
 
@@ -137,12 +141,12 @@ def _leafwise(xs: Iterable[Any], name: str, reduce: Callable[[Any], Any]) -> Any
 
 
 def _largest(terms: Sequence[Any]) -> Any:
-    """The maximum of terms, as a constant: it makes exponentials small, and changes no result."""
+    """The maximum of the terms, without a gradient. Subtracting it keeps exponentials small and changes no result."""
     return lax.stop_gradient(jnp.stack(terms).max(axis=0))
 
 
 def _finite(largest: Any) -> Any:
-    """A maximum that may be subtracted: infinity minus infinity is not a number."""
+    """The maximum, or zero where it is infinite: infinity minus infinity would be NaN."""
     return jnp.where(jnp.isfinite(largest), largest, 0)
 
 
@@ -151,13 +155,13 @@ def _total(terms: Sequence[Any]) -> Any:
 
 
 def _each(fun: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
-    """What a function makes of each element of lists of one length. While a sample is recorded, each is a cell."""
+    """Maps a function over lists of equal length. While a sample is recorded, each call is a cell."""
     trace, elements = current_trace(), list(zip(*lists, strict=True))
     return record_each(trace, fun, elements) if type(trace) is Recorder else [fun(*one) for one in elements]
 
 
 def _leading(weight: Any, leaf: Any) -> Any:
-    """A weight whose axes are the leading ones of an array, with an axis of length one for each of the others."""
+    """Appends axes of length one to a weight, so that it broadcasts over the trailing axes of `leaf`."""
     if weight.shape != leaf.shape[: weight.ndim]:
         raise SegmentError(
             f"a weight of shape {list(weight.shape)} and a value of shape {list(leaf.shape)} do not fit together at "
@@ -167,8 +171,16 @@ def _leading(weight: Any, leaf: Any) -> Any:
 
 
 def _columns(xs: Iterable[Any], others: Sequence[Any] | None, name: str) -> tuple[list[list[Any]], Any]:
-    """The leaves of a list of pytrees, a list for each leaf of their structure, and this structure; `others` is a list
-    of the same length."""
+    """Flattens a list of pytrees of one structure.
+
+    Args:
+        xs: the pytrees.
+        others: a list that must have the length of `xs`, or None.
+        name: the public function, for error messages.
+
+    Returns:
+        For each leaf of the structure, the list of that leaf's arrays; and the structure.
+    """
     items = list(xs)
     _check_any(items, name)
     if others is not None and len(items) != len(others):
@@ -188,7 +200,7 @@ def _columns(xs: Iterable[Any], others: Sequence[Any] | None, name: str) -> tupl
 
 
 def _alike(xs: Iterable[Any], name: str) -> list[Any]:
-    """The arrays of a list, in the dtype that stacking them would give."""
+    """Returns the arrays of a list, converted to the dtype of their stack."""
     terms = [x if hasattr(x, "dtype") else jnp.asarray(x) for x in xs]
     _check_any(terms, name)
     avals = list(dict.fromkeys(map(jax.typeof, terms)))

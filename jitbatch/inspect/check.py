@@ -49,11 +49,11 @@ class Check:
     """The result of `f.check(...)`: the worst differences from the plain loop, which were all within tolerance.
 
     Attributes:
-        function: what was checked.
-        samples: on how many samples.
+        function: the name of the function.
+        samples: the number of samples.
         values: the worst difference among the outputs.
-        gradients: the worst difference among the gradients in the shared arguments.
-        computed_in: the shortest float that is computed in, where that decided the tolerance; "" elsewhere.
+        gradients: the worst difference among the gradients with respect to the shared arguments.
+        computed_in: the shortest float in the computation if it decided the tolerance, else "".
     """
 
     function: str
@@ -79,14 +79,17 @@ def check(
     function: str, batched: Callable[[Sequence[Any]], list[Any]], loop: Callable[[Sequence[Any] | None], list[Any]],
     shared_leaves: Sequence[Any], names: Sequence[str], tolerance: float | None, shortest: Any = None,
 ) -> Check:  # fmt: skip
-    """Compare two functions from the array leaves of the shared arguments to a list of results.
+    """Compares the values and gradients of two functions from the leaves of the shared arguments to a list of results.
 
     Args:
-        function: what is checked.
-        batched, loop: what is compared. Without leaves, the loop takes the arguments as they were given.
-        shared_leaves, names: the leaves, and what they are called.
-        tolerance: the relative difference that is allowed; by the precision of each array, and of `shortest`, if None.
-        shortest: the shortest float that is computed in, if that is known.
+        function: the name of the checked function.
+        batched, loop: the functions to compare. `loop(None)` uses the shared arguments as the user passed them.
+        shared_leaves, names: the leaves of the shared arguments, and their names.
+        tolerance: the allowed relative difference; None derives it from the dtype of each array and from `shortest`.
+        shortest: the dtype of the shortest float in the computation, or None.
+
+    Raises:
+        CheckError: a difference is larger than allowed.
     """
     floats = [number for number, leaf in enumerate(shared_leaves) if compat.is_float(jnp.asarray(leaf))]
 
@@ -121,7 +124,7 @@ def check(
 
 
 def shortest_float(jaxprs: Iterable[Any]) -> Any:
-    """The dtype of the shortest float among the values in these jaxprs; None if there is no float."""
+    """Returns the dtype of the shortest float in these jaxprs, or None if they have no floats."""
     pending = list(jaxprs)
     found: set[Any] = set()
     while pending:
@@ -133,14 +136,14 @@ def shortest_float(jaxprs: Iterable[Any]) -> Any:
 
 
 def _decisive(shortest: Any, leaves: Sequence[Any]) -> str:
-    """The shortest float that is computed in, if it is shorter than some of these leaves; else nothing."""
+    """Returns the name of the dtype `shortest` if it is shorter than the dtype of some of these leaves, else ""."""
     floats = [one.dtype for one in map(jnp.asarray, leaves) if compat.is_float(one)]
     is_shorter = shortest is not None and any(_real_bytes(shortest) < _real_bytes(dtype) for dtype in floats)
     return str(shortest) if is_shorter else ""
 
 
 def _projection(results: list[Any]) -> Any:
-    """A number that depends on every float of the results, each with a weight of its own."""
+    """Returns a weighted sum of all floats in the results, each with a different weight."""
     total: Any = jnp.float32(0)
     for number, leaf in enumerate(jax.tree.leaves(results)):
         leaf = jnp.asarray(leaf)
@@ -162,7 +165,7 @@ def _worst_value(got: list[Any], wanted: list[Any], compare: Callable[..., Diffe
 
 
 def _worst(pairs: Any, compare: Callable[..., Difference]) -> Difference:
-    """The pair that is furthest beyond what is allowed, or closest to it."""
+    """Returns the difference with the largest ratio to its allowed difference."""
     found = [compare(*pair) for pair in pairs]
     return max(found, key=lambda one: one.relative / (one.allowed or 1e-30), default=Difference())
 

@@ -1,4 +1,4 @@
-"""A report: what happened to a batch, as data that prints itself."""
+"""`Report`: how a batch is executed, as data that prints as a table."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,16 +15,17 @@ class PartReport:
 
     Attributes:
         name: `""` for a whole cell, else `"hoist"`, `"core"` or `"sink"`.
-        distinct: how many nodes run, equal calls merged.
-        steps: in how many steps, each of which runs some nodes of one type together; `least_steps` any schedule needs.
-        launches: in how many vmapped calls: the fused executor runs a step in chunks of a few widths.
-        mean_width, smallest_width: nodes a step, without padding.
-        padding: the share of computed rows that is padding.
-        equations: how many equations its jaxpr has.
-        flops: estimated operations of one node.
-        seconds: of all its steps together, estimated or measured.
-        share: of the time of all cells.
-        compile: seconds that it takes to compile, in every width that runs: measured, or estimated from its equations.
+        distinct: the number of nodes that run, after equal calls are merged.
+        steps: the number of steps. A step runs nodes of one type together.
+        launches: the number of vmapped calls. The fused executor runs a step in chunks of a few widths.
+        least_steps: the least number of steps of any schedule.
+        mean_width, smallest_width: the mean and the smallest number of nodes in a step, without padding.
+        padding: the fraction of computed rows that is padding.
+        equations: the number of equations in its jaxpr.
+        flops: the estimated operations of one node.
+        seconds: the time of all its steps together, estimated or measured.
+        share: its fraction of the time of all cells.
+        compile: the seconds to compile it in all its widths, measured or estimated from its equations.
     """
 
     name: str
@@ -44,14 +45,14 @@ class PartReport:
 
 @dataclass(frozen=True)
 class CellReport:
-    """A cell type: what is batched together.
+    """A cell type: calls of one cell type run together.
 
     Attributes:
         name, where: the user's function, and its file and line.
         shapes: the shapes of operands that are rows, and of outputs, as `"float32[4], int32[] -> float32[4]"`.
-        calls: how often samples call it; None where the plan does not know.
-        parts: the parts that it was split into; one for a whole cell.
-        differs: in what it differs from other types of the same function, if there are any.
+        calls: the number of calls in the samples; None if the plan has no graphs.
+        parts: the parts of the cell; one for a whole cell.
+        differs: the difference from other types of the same function; "" if there is no other type.
     """
 
     name: str
@@ -83,13 +84,22 @@ class CellReport:
         return sum(part.compile for part in self.parts)
 
     def equations(self, name: str) -> int:
-        """How many equations are hoisted (`"hoist"`), in the `"core"`, or in the `"sink"`."""
+        """Returns the number of equations in the part `"hoist"`, `"core"` or `"sink"`."""
         return sum(part.equations for part in self.parts if (part.name or "core") == name)
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """A vmapped execution: which part of which cell, when, on how many nodes, and how many rows with padding."""
+    """A vmapped call.
+
+    Attributes:
+        cell, part: the indices of the cell in `Report.cells`, and of the part in `CellReport.parts`.
+        column: the index of its position in time, in `Report.columns`.
+        count: the number of nodes.
+        width: the number of rows, padding included.
+        samples: the number of samples that have a node in it.
+        seconds: the time, estimated or measured.
+    """
 
     cell: int
     part: int
@@ -110,7 +120,13 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """A node of the sample that is drawn: which part of which cell, the step that runs it, and the nodes it reads."""
+    """A node of the sample in the drawing.
+
+    Attributes:
+        cell, part: the indices of its cell and part, as in `StepReport`.
+        step: the index of its step in `Report.step_list`.
+        reads: the indices of the nodes that it reads, in `Report.sample_nodes`.
+    """
 
     cell: int
     part: int
@@ -120,9 +136,13 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds: of planning this batch, of compiling its program and of running it; None where not measured.
+    """Measured times in seconds; None where not measured.
 
-    `new_structures` samples had to be recorded for the plan, whose shape had not been seen before.
+    Attributes:
+        analysis: the time to plan the batch.
+        compile: the time to compile its program.
+        run: the time to run its program.
+        new_structures: the number of samples with a new structure, which were recorded for this plan.
     """
 
     analysis: float | None = None
@@ -133,7 +153,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Advice:
-    """Something that stayed small, why, and what to do: about the user's code at `where`."""
+    """Advice about the user's code at `where`: a batch that stays small, the reason, and a remedy."""
 
     where: str
     text: str
@@ -144,29 +164,30 @@ class Advice:
 
 @dataclass(frozen=True)
 class Report:
-    """What happened to a batch: made by `f.explain(...)` and `plan.explain()`.
+    """How a batch is executed: the result of `f.explain(...)` and `plan.explain()`.
 
-    It prints as a table, and a notebook shows it as one; `to_html` writes a page with drawings.
+    A report prints as a table, also in a notebook. `to_html` writes a page with drawings.
 
     Attributes:
         function, where: the batched function, and its file and line.
-        samples, nodes, distinct: how many samples there are, what they call, and what is left of it when equal calls
-            are merged.
-        operations: how many operations one sample after the other would run.
-        steps: how many steps run instead, each of some nodes of one type; `lower_bound` is the least that any schedule
-            needs.
-        launches: how many vmapped calls these take.
-        rows, padded_rows: how many nodes run, and how many rows are computed for them.
-        levels: the length of the longest path.
-        cells: the cell types; those that take longest to compile first.
-        columns, step_list: the launches in the order of execution.
-        sample, sample_nodes: one sample's graph, equal calls merged.
-        granularity, policy, executor, reason: what was chosen, and why.
-        times: what planning took and, if asked for, compiling and running.
-        measured: whether the time of cells was measured; estimated from operations and steps if not.
+        samples: the number of samples.
+        nodes: the number of nodes in their graphs.
+        distinct: the number of nodes after equal calls are merged.
+        operations: the number of operations that the plain loop runs; None if unknown.
+        steps: the number of steps of the batch. A step runs nodes of one type together.
+        launches: the number of vmapped calls of these steps.
+        lower_bound: the least number of steps of any schedule.
+        rows, padded_rows: the number of computed rows, without and with padding.
+        levels: the length of the longest path in the graphs.
+        cells: the cell types, in descending order of compile time.
+        columns, step_list: the vmapped calls in the order of execution, and their positions in time.
+        sample, sample_nodes: the index of one sample, and its graph after equal calls are merged.
+        granularity, policy, executor, reason: the choices for this batch, and their reason.
+        times: the measured time of planning and, with `measure=True`, of compiling and running.
+        measured: whether the times of cells are measured; otherwise they are estimated from operations and steps.
         memory: the predicted peak memory.
-        caches: hits and misses of the function's caches.
-        advice: what stayed small, why, and what to do.
+        caches: the hits and misses of the function's caches.
+        advice: the batches that stay small, the reasons, and remedies.
     """
 
     function: str
@@ -214,11 +235,11 @@ class Report:
         return table_html(self)
 
     def to_html(self, path: Any) -> None:
-        """Write one page that needs nothing else: the batch as steps, one sample's graph, the timeline, the table.
+        """Writes a self-contained HTML page: the steps of the batch, one sample's graph, the timeline and the table.
 
         Args:
-            path: where to write it.
+            path: the path of the page.
         """
-        # Names of files may hold bytes that are no text: Python has surrogates for them, which UTF-8 has not.
+        # A file name may hold bytes that are not text. Python represents them as surrogates, which UTF-8 cannot encode.
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page(self))

@@ -1,9 +1,9 @@
-"""What a plan has room for, apart from any process.
+"""`Capacity`: the sizes of a plan, in a form that does not depend on the process.
 
-Inside a process, kinds of node, value classes and shared values are numbers in the tables of a function. Here they have
-names that are the same in every process: a kind is the digest of its cell and the names of what it is bound to. A few
-samples without their data, the *exemplars*, are saved along: recording them makes the kinds again. A name that does not
-appear then says that the function has changed.
+Inside a process, node kinds, value classes and shared values are ids in the tables of a function. A capacity uses names
+that are equal in every process: the name of a kind is the digest of its cell and the names of its shared operands. A
+capacity also holds *exemplars*, a few samples without their data. Recording the exemplars makes the kinds again. If a
+name is missing after that, the function has changed.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from jitbatch.util import compat
 from jitbatch.util.errors import PlanError
 
 AMBIGUOUS = -1
-"""In place of a number: several things have this name."""
+"""Stands for an id where several kinds have the same name."""
 
 
 # Names
 
 
 class Names:
-    """The names of what is in tables, and what has these names."""
+    """The names of the value classes, shared values and kinds in tables, and the ids of these names."""
 
     def __init__(self, tables: Tables):
         self.tables = tables
@@ -72,7 +72,7 @@ class Names:
 
 
 def class_named(name: Any) -> ValueClass:
-    """The value class of a name, which a file may have made up."""
+    """Returns the value class of a name. The name may come from an untrusted file and is checked."""
     match name:
         case (tuple(shape), str(dtype)):
             check_shape(shape)
@@ -85,7 +85,7 @@ def _kind_name(kind: Kind, tables: Tables) -> Hashable:
 
 
 def exemplar(graph: Graph) -> Any:
-    """A sample with the structure of a graph's, without its data."""
+    """Returns a sample with the structure of a graph's sample, without its data."""
     leaves = [
         one() if isinstance(one, type) else jax.ShapeDtypeStruct(one[0], one[1], weak_type=one[2])
         for one in described_leaves(graph.structure)
@@ -98,11 +98,11 @@ def exemplar(graph: Graph) -> Any:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a program has room for, and of what: the sizes of a plan without the plan.
+    """The sizes of a plan: how many nodes, terms, input rows and rounds its program has room for.
 
-    `plan.capacity` can be printed, compared, saved as JSON, and given back as `f.plan(..., like=capacity)`, also in
-    another process: a run that is resumed has the sizes, and so the bits, of one that was not interrupted.
-    `capacity | other` has room for both.
+    A capacity, `plan.capacity`, can be printed, compared and saved as JSON. Pass it to `f.plan(..., like=capacity)`,
+    also in another process: a resumed run then has the same sizes, and so the same results bit by bit, as an
+    uninterrupted one. `capacity | other` has room for the batches of both.
 
     >>> from jitbatch import Capacity, jitbatch
     >>> @jitbatch
@@ -117,12 +117,16 @@ class Capacity:
     True
 
     Attributes:
-        exemplars: samples without data, from which the kinds of node can be recorded again. Others would do as well.
-            Where a capacity was loaded, they are put together when it is first used.
-        kinds, edges: the names of these kinds, and which reads which.
-        nodes, terms, inputs, shared, loops, items: how many there is room for, by names.
-        granularity: at which they are recorded.
-        cells: for people, what the nodes are called.
+        exemplars: samples without data. Recording them makes the node kinds again. They do not count in comparisons.
+            After loading they are stored as `Trees`, and rebuilt on first use.
+        kinds, edges: the names of the node kinds, and the pairs of a kind's output and the operand that reads it.
+        nodes, terms: the number of nodes of each type, and of terms of each reduction type.
+        inputs: the number of input rows of each value class, by name.
+        shared: the names of the shared values that are rows.
+        loops: the sizes of each loop, by its types.
+        items: the number of items of a ragged result; 0 for other results.
+        granularity: the granularity at which the samples are recorded.
+        cells: the cell name of each entry of `nodes`, for display.
     """
 
     exemplars: Trees | tuple[Any, ...] = field(compare=False)
@@ -150,22 +154,33 @@ class Capacity:
 
     @property
     def samples(self) -> tuple[Any, ...]:
-        """The exemplars, put together if they were loaded."""
+        """The exemplars as samples, rebuilt from `Trees` if the capacity was loaded."""
         return self.exemplars.open() if isinstance(self.exemplars, Trees) else self.exemplars
 
     def __or__(self, other: "Capacity") -> "Capacity":
-        """A capacity with room for what either has room for."""
+        """Returns the smallest capacity with room for the batches of both."""
         return _united(self, other)
 
     def to_json(self) -> str:
-        """The capacity as text, the same in every process: to be kept in a checkpoint or a file, and to be read by
-        `Capacity.from_json`. Raises `PlanError` where a sample holds something that is not data."""
+        """Returns the capacity as JSON text, for a checkpoint or a file. The text is equal in every process.
+
+        Raises:
+            PlanError: an exemplar holds an object that is not data.
+        """
         return _to_json(self, None)
 
     @staticmethod
     def from_json(text: str | bytes) -> "Capacity":
-        """The capacity of a text that `to_json` has made, with no size that is absurd. The text may be a stranger's:
-        nothing of it is run or imported. Raises `PlanError` for any other text, also if it differs in one bit."""
+        """Returns the capacity of a text that `to_json` made.
+
+        Loading is safe for text from untrusted sources: it runs and imports nothing from the text.
+
+        Args:
+            text: the JSON text.
+
+        Raises:
+            PlanError: `to_json` did not make this text, the text has changed since, or a size is too large.
+        """
         return _from_json(text, ())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -186,7 +201,12 @@ def _to_json(capacity: Capacity, objects: list[Any] | None) -> str:
 
 
 def saveable(capacity: Capacity, objects: list[Any] | None) -> Capacity:
-    """A capacity with its exemplars as data; objects that are not are put into a list, if there is one."""
+    """Returns a capacity with its exemplars as data.
+
+    Args:
+        capacity: the capacity.
+        objects: a list that receives the objects that are not data; None to raise `PlanError` for them.
+    """
     trees = capacity.exemplars
     if not isinstance(trees, Trees) or (trees.objects and objects is None):
         return replace(capacity, exemplars=Trees.of(capacity.samples, "a sample of the plan", objects))
@@ -216,7 +236,7 @@ def _from_json(text: str | bytes, objects: tuple[Any, ...]) -> Capacity:
 
 
 def check_capacity(capacity: Capacity) -> None:
-    """Refuse a loaded capacity whose parts do not fit together, or whose sizes are absurd."""
+    """Raises `PlanError` if the parts of a loaded capacity do not fit together, or a size is out of range."""
     if len(capacity.cells) != len(capacity.nodes) or not capacity.exemplars.walks:  # type: ignore[union-attr]
         damaged("nodes have names, and there is a sample")
     if not all(0 <= end < len(capacity.kinds) for edge in capacity.edges for end in (edge[0], edge[2])):
@@ -277,7 +297,7 @@ def _united(one: Capacity, other: Capacity) -> Capacity:
 
 
 def _larger(one: tuple[tuple[Any, int], ...], other: tuple[tuple[Any, int], ...]) -> tuple[tuple[Any, int], ...]:
-    """The larger of two rooms for each name."""
+    """Returns, for each name, the larger of two sizes."""
     rooms = dict(one)
     for name, room in other:
         rooms[name] = max(rooms.get(name, 0), room)
@@ -313,7 +333,13 @@ def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) 
 
 
 def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph]) -> Sizes:
-    """Sizes in terms of the tables of a function, whose exemplars `record` records if they are new."""
+    """Returns the sizes of a capacity, with the ids of a function's tables.
+
+    Args:
+        capacity: the capacity.
+        tables: the tables of the function.
+        record: returns the graph of an exemplar; it records new structures.
+    """
     needed = sum(room * class_named(name).nbytes for name, room in capacity.inputs)
     check_memory(needed, "its input rows alone")
     graphs = tuple(map(record, capacity.samples))
@@ -345,12 +371,12 @@ def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph])
 
 
 def check_arenas(arenas: Sequence[ArenaShape], tables: Tables) -> None:
-    """Refuse arenas of a saved size that there is no memory for."""
+    """Raises `PlanError` if the arenas of a saved size exceed the memory of the device."""
     check_memory(sum(one.capacity * tables.classes[one.value_class].nbytes for one in arenas), "what its nodes make")
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Refuse what was saved if it asks for more memory than there is."""
+    """Raises `PlanError` if saved sizes need more bytes than the device has. `what` names the part, for the message."""
     limit = compat.device_memory()
     if needed > limit:
         raise PlanError(

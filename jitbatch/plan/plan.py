@@ -1,4 +1,4 @@
-"""A plan: the analysis of a batch, ready to be run again and again."""
+"""`Plan`: the analysis of a batch, as a pytree that runs any number of times."""
 
 import os
 from collections.abc import Sequence
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The analysis of one batch: which calls run together, on which rows.
+    """The analysis of one batch: the calls that run together, and the rows that they read and write.
 
-    Made by `f.plan(...)` and run by `f.batch(shared, plan)`. A plan is a pytree: its leaves are small integer tables
-    and the batch's input rows, which are constants; the rest is static. Plans pickle, and `jax.export` saves programs
-    that take them: such a program runs every plan of the function whose sizes are those of the plan it was exported
-    with, `f.plan(..., like=plan)`.
+    `f.plan(...)` makes a plan, and `f.batch(shared, plan)` runs it. A plan is a pytree. Its leaves are small integer
+    tables and the input rows of the batch; the input rows are constants. The rest is static. Plans can be pickled.
+    `jax.export` can save a program that takes a plan; the program then runs all plans of the function with the same
+    sizes, as `f.plan(..., like=plan)` makes them.
 
     Attributes:
-        inputs: for each arena its input rows, padded to the size in its `ArenaShape`.
-        tables: what the program reads: operand rows, trip counts and the like, packed into one int32 array.
-        out_rows: for each output of the stacked result int32 [samples], for `out="list"` for each sample
-            int32 [outputs], for `out="ragged"` for each leaf of an item int32 [rows].
-        ragged: for `out="ragged"` the result without its rows.
-        counts: int32; the numbers of its `Summary`.
-        static: the rest.
-        graphs: the graphs of the samples, for `explain`. Not part of the pytree: a plan that was taken apart has none.
+        inputs: for each arena, its input rows, padded to the size in its `ArenaShape`.
+        tables: the integer tables of the program, such as operand rows and trip counts, packed into one int32 array.
+        out_rows: the rows of the outputs. For `out="stack"`, int32 [samples] for each output; for `out="list"`,
+            int32 [outputs] for each sample; for `out="ragged"`, int32 [rows] for each leaf of an item.
+        ragged: for `out="ragged"`, the `Ragged` result without its rows; otherwise None.
+        counts: int32; the fields of the plan's `Summary`.
+        static: the static part of the pytree.
+        graphs: the graphs of the samples, for `explain`. They are not part of the pytree: `jax.tree.unflatten` returns
+            a plan without graphs.
     """
 
     inputs: tuple[Any, ...]
@@ -62,7 +63,7 @@ class Plan:
 
     @property
     def sizes(self) -> Sizes:
-        """What a plan made like this one has at least."""
+        """The least sizes of a plan that is made `like` this one."""
         sizes = self.static.program.sizes or Sizes()
         if self.ragged is None:
             return sizes
@@ -75,7 +76,7 @@ class Plan:
         return np.ndim(self.counts) > 1
 
     def shard(self, index: Any) -> "Plan":
-        """One shard of a plan that was made with `shards`; inside `jax.shard_map`, `plan.shard(0)` is the device's."""
+        """Returns one shard of a plan with `shards`. Inside `jax.shard_map`, `plan.shard(0)` is the device's shard."""
         if not self.is_sharded:
             raise PlanError("the plan has no shards: make it with f.plan(..., shards=n), or run it as it is")
         if isinstance(index, int) and not -self.shards <= index < self.shards:
@@ -88,7 +89,7 @@ class Plan:
 
     @property
     def summary(self) -> Summary:
-        """What planning did, in numbers; of all shards together."""
+        """The numbers of nodes, steps, rows and so on, for all shards together."""
         counts = np.asarray(self.counts).reshape(-1, len(Summary._fields))
         total, most = Summary(*counts.sum(axis=0).tolist()), Summary(*counts.max(axis=0).tolist())
         return total._replace(levels=most.levels, types=most.types)
@@ -109,7 +110,7 @@ class Plan:
 
     @property
     def capacity(self) -> Capacity:
-        """What the plan has room for, to be saved and given back as `f.plan(..., like=capacity)`."""
+        """The sizes of the plan. Save them, and pass them to a later `f.plan(..., like=capacity)`."""
         items = 0 if self.ragged is None else self.ragged.mask.shape[-1]
         return replace(self.static.capacity, items=items)
 
@@ -126,8 +127,13 @@ class Plan:
         return predict_memory(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file that is data alone, to be read by `Plan.load`; as a whole or not at all. Raises
-        `PlanError` where it holds something that is not data.
+        """Writes the plan to a file of plain data, for `Plan.load`. The file is written completely or not at all.
+
+        Args:
+            path: the path of the file.
+
+        Raises:
+            PlanError: the plan holds an object that is not data.
 
         >>> import tempfile
         >>> from jitbatch import Plan, jitbatch
@@ -142,9 +148,17 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Plan":
-        """The plan of a file that `save` has written. The file may be a stranger's: nothing of it is run or imported,
-        and sizes are checked before anything is allocated. Raises `PlanError` for any other file, also if it differs
-        in one bit. The function that runs the plan first records the samples that it is for."""
+        """Reads a plan from a file that `save` wrote.
+
+        Loading is safe for files from untrusted sources: it runs and imports nothing from the file, and checks sizes
+        before it allocates memory. The function that runs the plan first records the plan's exemplars.
+
+        Args:
+            path: the path of the file.
+
+        Raises:
+            PlanError: `save` did not write this file, or the file has changed since.
+        """
         return _restore(file.read(path), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -153,7 +167,7 @@ class Plan:
         return _restore, (content, tuple(objects))
 
     def explain(self) -> "Report":
-        """What was batched with what, what stayed small, and why; see `Batched.explain`.
+        """Reports which calls run together, which batches stay small, and why; see `Batched.explain`.
 
         >>> from jitbatch import jitbatch
         >>> double = jitbatch(lambda scale, x: scale * x)
@@ -171,5 +185,5 @@ class Plan:
 
 
 def _restore(content: bytes, objects: tuple[Any, ...] | None) -> Plan:
-    """The plan of a file, or of a pickle, which has values that are not data as well."""
+    """Returns the plan of a file or a pickle. `objects` are a pickle's values that are not data; None for a file."""
     return Plan(*from_bytes(content, objects))

@@ -1,4 +1,4 @@
-"""Outputs that differ in how many items a sample has."""
+"""Outputs with a varying number of items per sample."""
 
 import itertools
 import math
@@ -20,24 +20,24 @@ from jitbatch.util.rounding import round_up
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """The items of all samples as flat rows: what `.batch` returns for `out="ragged"`.
+    """The items of all samples as flat rows, returned by `.batch` for `out="ragged"`.
 
-    The outermost list or tuple of a sample's result holds its items, and so do those of the same type that are nested
-    in it (trees of scores). Anything else in there is an item: an array, a dict, a tuple in a list. Items of all
-    samples have one structure and equal shapes; a sample may have none.
+    The items of a sample are in the outermost list or tuple of its result, and in containers of the same type nested in
+    it (trees of scores). Every other value in these containers is an item: an array, a dict, a tuple in a list. The
+    items of all samples have one structure and equal shapes. A sample may have no items.
 
-    It is a pytree of arrays of rounded sizes, padded at the end, so that a program that reads it does not depend on how
-    many items the samples have. Padding repeats the last item, and is to be left out by `mask`. Inside `jax.vmap` or
-    `jax.grad` it is used as anywhere else.
+    A `Ragged` is a pytree of arrays. The number of rows is rounded up, so that a program that reads it does not depend
+    on the exact number of items. Padding is at the end and repeats the last item; use `mask` to ignore it. A `Ragged`
+    also works inside `jax.vmap` and `jax.grad`.
 
     Attributes:
-        rows: an item whose leaves have an axis of rows in front: for each sample in turn its items, in the order of
-            `jax.tree.leaves`.
-        sample: int32 [rows]; the sample that each row is of.
-        position: int32 [rows]; which of the sample's items it is.
+        rows: an item whose leaves have a leading axis of rows. The rows are the items of the first sample, then of the
+            second, and so on, each in the order of `jax.tree.leaves`.
+        sample: int32 [rows]; the index of each row's sample.
+        position: int32 [rows]; the index of each row among the items of its sample.
         mask: bool [rows]; False for padding.
-        outline: int32 [samples]; how each sample's result nests its items, as a number in `outlines`.
-        outlines: all nestings that the function has returned. It is the same for all batches.
+        outline: int32 [samples]; the nesting of each sample's items, as an index into `outlines`.
+        outlines: all nestings that the function has returned so far. All batches share this object.
 
     >>> import jax, jax.numpy as jnp
     >>> from jitbatch import jitbatch
@@ -63,7 +63,7 @@ class Ragged:
     outlines: Interned[Any] = field(metadata={"static": True}, repr=False)
 
     def sum(self) -> Any:
-        """For each sample the sum of its items: an item whose leaves have an axis of samples in front."""
+        """Returns the sum of the items of each sample: an item whose leaves have a leading axis of samples."""
 
         def total(leaf: Any) -> Any:
             mask = jnp.expand_dims(self.mask, tuple(range(1, leaf.ndim)))
@@ -72,7 +72,7 @@ class Ragged:
         return jax.tree.map(total, self.rows)
 
     def to_list(self) -> list[Any]:
-        """The results of the samples, each as the function of one sample returns it. Not for use inside `jax.jit`."""
+        """Returns a list of the samples' results, as the plain function returns them. Call it outside of `jax.jit`."""
         if compat.is_tracer(self.outline):
             raise OutputError(
                 "how many items a sample has is not known inside jax.jit or jax.vmap: call to_list outside, or use "
@@ -87,14 +87,17 @@ class Ragged:
 def ragged_outputs(
     graphs: Sequence[Any], rows: np.ndarray, leaves: int, least: int, headroom_for: int = 0
 ) -> tuple[tuple[np.ndarray, ...], Ragged]:
-    """The rows of a batch's items, padded: for each leaf of an item int32 [rows]; and all else that a `Ragged` has.
+    """Computes the padded rows of a batch's items.
 
     Args:
-        graphs: one for each sample, or whatever else has `items` and `tables`.
-        rows: the rows of all outputs.
-        leaves: how many leaves an item has.
-        least: how many rows there are at least.
-        headroom_for: the number of samples of larger batches that there is room for, 0 for none (see `util/headroom`).
+        graphs: for each sample its `Graph` or `SampleProgram`; only `items` and `tables` are read.
+        rows: the rows of all outputs, sample after sample.
+        leaves: the number of leaves of an item.
+        least: the least number of rows, padding included.
+        headroom_for: add headroom for larger batches of this many samples; 0 for none (see `util/headroom`).
+
+    Returns:
+        For each leaf of an item its rows, int32 [rows]; and a `Ragged` without rows.
     """
     counts = np.array([len(graph.items.trees) for graph in graphs])
     total = int(counts.sum())
@@ -120,6 +123,6 @@ def ragged_outputs(
 
 
 def no_samples(rows: Any, outlines: Interned[Any]) -> Ragged:
-    """What a batch of no samples returns."""
+    """Returns the result of a batch without samples."""
     numbers = np.zeros(0, np.int32)
     return Ragged(rows, numbers, numbers, np.zeros(0, bool), numbers, outlines)

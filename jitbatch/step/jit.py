@@ -27,19 +27,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_TRACES = 4
-"""How often a step is traced before everything that it batches has a plan: twice, unless it changes meanwhile."""
+"""The limit of traces per call. Two are enough for a plan of every use, unless the step changes between traces."""
 
 MAX_ARRANGEMENTS = 16
-"""Kinds of arguments (static values, shapes, dtypes) for which it is remembered what a step batches."""
+"""The number of argument kinds (static values, shapes, dtypes) for which a step stores an `Arrangement`."""
 
 
 class Arrangement(NamedTuple):
-    """What a step does with samples when it is called with some kind of arguments.
+    """The samples of a step and their uses, for one kind of arguments.
 
     Attributes:
         kind: the kind of arguments (see `_kind_of`).
-        places: where the samples are.
-        uses: the functions that are given them.
+        places: the places of the samples in the arguments.
+        uses: the calls of `.batch` on these samples.
     """
 
     kind: Hashable
@@ -48,7 +48,7 @@ class Arrangement(NamedTuple):
 
 
 class Jitted(Generic[P, R]):
-    """A compiled step. Made by `jitbatch.jit`, and called as the function that it was made from."""
+    """A compiled step, made by `jitbatch.jit`. It has the signature of the original function."""
 
     def __init__(
         self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str],
@@ -82,19 +82,26 @@ class Jitted(Generic[P, R]):
         return f"<jitbatch.jit of {self._name}>"
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The step lowered for these arguments, as by `jax.jit(f).lower`."""
+        """Lowers the step for these arguments, as `jax.jit(f).lower` does."""
         return self._with_plans(lambda compiled: compiled.lower, args, kwargs)
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The step traced for these arguments, as by `jax.jit(f).trace`."""
+        """Traces the step for these arguments, as `jax.jit(f).trace` does."""
         return self._with_plans(lambda compiled: compiled.trace, args, kwargs)
 
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The shapes and dtypes of what the step returns, as by `jax.jit(f).eval_shape`."""
+        """Returns the shapes and dtypes of the step's outputs, as `jax.jit(f).eval_shape` does."""
         return self._with_plans(lambda compiled: compiled.eval_shape, args, kwargs)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Report | tuple[Report, ...]:
-        """What happens to the samples of a call: see `f.explain`. A report for each function that is given samples."""
+        """Reports how the samples of a call are batched; see `Batched.explain`.
+
+        Args:
+            args: the arguments of the step.
+
+        Returns:
+            A `Report`, or a tuple of reports if the step calls `.batch` on samples more than once.
+        """
         call = self._parameters.bind(args, kwargs)
         arrangement = self._arrangement_for(call)
         if arrangement not in self._arrangements:
@@ -106,23 +113,26 @@ class Jitted(Generic[P, R]):
         return reports[0] if len(reports) == 1 else reports
 
     def prefetch(self, minibatches: Iterable[Any], ahead: int | None = None) -> Ahead[Any]:
-        """Minibatches whose samples are planned ahead of time, while the device runs the steps before.
+        """Plans the samples of minibatches ahead of time, while the device runs earlier steps.
 
         Args:
             minibatches: an iterable, such as a data loader. An item is a tuple of the last positional arguments of the
                 step, a dict of arguments by name, or the one argument that holds the samples.
-            ahead: how many minibatches are planned ahead, in a thread. By default 2, but 0 where the device is a CPU,
-                which has only the cores that planning takes.
+            ahead: the number of minibatches to plan ahead of time, in a thread. With 0 there is no thread. The default
+                is 2, and 0 on a CPU, where planning and the step compete for the same cores.
 
         Returns:
-            An iterator of the same items with planned samples in them, to be given to the step. Close it, or use it as
-            a context manager, to stop early. Until the step has been called once, items pass as they are.
+            An iterator of the same items, with planned samples. Pass them to the step. Before the first call of the
+            step, items pass through unchanged. To stop early, close the iterator or use it as a context manager.
         """
         return Ahead(on_device(map(self._planned, minibatches)), ahead)
 
     def cache_info(self) -> dict[str, CacheInfo]:
-        """Hits and misses: of `"rooms"`, plans that fitted the sizes that there were, and plans that did not; of
-        `"programs"`, calls that ran a program that was there, and calls that traced and compiled one."""
+        """Returns the hits and misses of the step's caches.
+
+        `"rooms"`: a hit is a plan that fitted existing sizes, a miss a plan that needed new sizes. `"programs"`: a hit
+        is a call that ran an existing program, a miss a call that traced and compiled a new one.
+        """
         rooms = [one.info() for use in list(self._uses.values()) for one in list(use.rooms.values())]
         hits, misses, largest, size = (sum(info[field] for info in rooms) for field in range(4))
         calls, traces = self._calls, self._traces
@@ -133,8 +143,10 @@ class Jitted(Generic[P, R]):
 
     @property
     def capacity(self) -> StepCapacity:
-        """What the programs of the step have room for. Save it, and set it in another process before the first call:
-        the step then has the sizes, and so gives the bits, of this one.
+        """The sizes of the step's programs.
+
+        Save the capacity, and set it in another process before the first call. The step there then has the same sizes,
+        and so the same results bit by bit.
 
         >>> import jitbatch
         >>> total = jitbatch.jitbatch(lambda scale, xs: scale * sum(xs))
@@ -166,7 +178,12 @@ class Jitted(Generic[P, R]):
     # Calls
 
     def _with_plans(self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the compiled step, or a method of it, with plans in the place of samples."""
+        """Calls the compiled step with plans in place of samples.
+
+        Args:
+            choose: from the compiled step to the callable to call: the step itself, or its `lower`, for example.
+            args, kwargs: the arguments of the step.
+        """
         call = self._parameters.bind(args, kwargs)
         arrangement = self._arrangement_for(call)
         self._calls += 1
@@ -186,7 +203,7 @@ class Jitted(Generic[P, R]):
         )
 
     def _discovered(self, call: Bound) -> Arrangement:
-        """What the step does with samples, found out without compiling it."""
+        """Traces the step without compiling it, and returns its arrangement."""
         step = StepTrace(self._name, self._uses, call.arguments, is_complete=False)
         nothing = Arrangement(None, self._places, ())
         with_handles = self._with_handles(step, nothing, call)
@@ -199,7 +216,7 @@ class Jitted(Generic[P, R]):
         return self._learned(step, call)
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
-        """The body of the step, while it is traced."""
+        """Runs the body of the step under the trace. Raises `Again` if a use has no plan yet."""
         step = current_step()
         assert step is not None
         step.enter_body(self._parameters.bind(args, kwargs).arguments)
@@ -215,7 +232,7 @@ class Jitted(Generic[P, R]):
         return result
 
     def _compiled_for(self, arrangement: Arrangement) -> Callable[..., Any]:
-        """The compiled step. Samples are not donated."""
+        """Returns the compiled step for these places of samples. Samples are never donated."""
         holding = frozenset(place.argument for place in arrangement.places)
         with self._lock:
             if holding not in self._compiled:
@@ -228,7 +245,7 @@ class Jitted(Generic[P, R]):
             return self._compiled[holding]
 
     def _without_donating(self, places: Sequence[Place]) -> dict[str, Any]:
-        """The options of `jax.jit`, with no argument donated that holds samples."""
+        """Returns the options of `jax.jit`, without donation of the arguments that hold samples."""
         options = dict(self._options)
         for option in ("donate_argnums", "donate_argnames"):
             names = self._names_in(option)
@@ -245,7 +262,7 @@ class Jitted(Generic[P, R]):
         return options
 
     def _names_in(self, option: str) -> list[str]:
-        """The arguments that an option of `jax.jit` speaks of, by name."""
+        """Returns the names of the arguments in an option of `jax.jit`, such as `donate_argnums`."""
         value = self._options.get(option)
         if value is None:
             return []
@@ -267,7 +284,7 @@ class Jitted(Generic[P, R]):
             return self._arrangements[0]
 
     def _learned(self, step: StepTrace, call: Bound) -> Arrangement:
-        """What a step did with samples when it was traced."""
+        """Stores and returns the arrangement of a step that was traced."""
         with self._lock:
             met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
             places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
@@ -278,7 +295,7 @@ class Jitted(Generic[P, R]):
         return found
 
     def _named(self, key: Hashable, use: Use) -> Use:
-        """A use that was met first, with a name, and with the rooms that were saved under it."""
+        """Stores and returns a new use, with a name and the rooms that were saved under this name."""
         places = ", ".join(map(str, use.places))
         name = f"{use.function.__module__}.{use.function.__qualname__}({places})"
         same = sum(other.name.partition(" #")[0] == name for other in self._uses.values())
@@ -287,7 +304,10 @@ class Jitted(Generic[P, R]):
         return use
 
     def _kind_of(self, call: Bound, places: Iterable[Place]) -> Hashable:
-        """The kind of arguments of a call: what decides which uses its trace meets, apart from samples."""
+        """Returns the kind of a call's arguments: static values, and the tree, shapes and dtypes of the others.
+
+        Samples are left out. Calls of one kind have the same uses.
+        """
         for place in places:
             if place.argument in call.arguments:
                 call = call.replaced(place, None)
@@ -297,7 +317,7 @@ class Jitted(Generic[P, R]):
         return tree, tuple(map(_kind_of_leaf, leaves)), fixed
 
     def _with_handles(self, step: StepTrace, arrangement: Arrangement, call: Bound) -> Bound:
-        """The call with handles in the place of samples."""
+        """Returns the call with handles in place of samples, and rows filled up to the number of samples."""
         places = [place for place in arrangement.places if place.argument in call.arguments]
         given = {place: call.at(place) for place in places}
         filled = {place: self._filled(value) for place, value in given.items()}
@@ -316,7 +336,11 @@ class Jitted(Generic[P, R]):
         return call
 
     def _filled(self, samples: Any) -> tuple[Any, Any]:
-        """Samples, filled up to a multiple of `pad` by repeating the last one, and the mask of those that are given."""
+        """Fills samples up to a multiple of `pad` by repeating the last one.
+
+        Returns:
+            The samples, and a mask that is False for the repeated ones; the mask is None without `pad`.
+        """
         if isinstance(samples, Samples):
             return samples._given, samples._mask
         if self._pad is None:
@@ -326,7 +350,7 @@ class Jitted(Generic[P, R]):
         return _with_rows(samples, room, None), np.arange(room) < count
 
     def _planned(self, item: Any) -> Any:
-        """An item of `prefetch` with planned samples."""
+        """Returns an item of `prefetch` with planned samples."""
         with self._lock:
             arrangement = self._arrangements[0] if self._arrangements else None
         if arrangement is None or not arrangement.places:
@@ -354,14 +378,14 @@ class Jitted(Generic[P, R]):
 
 
 def _count(samples: Any) -> int:
-    """How many samples there are in a sequence, an array, or a tree of arrays."""
+    """Returns the number of samples in a sequence, an array, or a pytree of arrays."""
     if isinstance(samples, Sequence) and not hasattr(samples, "_fields"):
         return len(samples)
     return np.shape(jax.tree.leaves(samples)[0])[0]
 
 
 def _with_rows(rows: Any, count: int, place: Place | None) -> Any:
-    """A sequence or arrays with so many rows, of which the last ones repeat the last."""
+    """Fills a sequence or a pytree of arrays up to `count` rows by repeating the last one."""
     have = _count(rows)
     if have == count:
         return rows
@@ -407,24 +431,25 @@ def jit(
 ) -> Any:  # fmt: skip
     """`jax.jit` for functions that batch samples of any shapes.
 
-    In the body, arguments that are given to the `.batch` of a decorated function are samples: lists of trees, graphs,
-    sentences. Before the compiled step runs, they are replaced by a plan, which has room for other samples too. So the
-    step is compiled once, and again only when samples need more room, have a new cell type, or are another number.
+    Arguments that the body passes to the `.batch` of a decorated function are samples: lists of trees, graphs,
+    sentences. Each call replaces the samples by a plan before it runs the compiled step. The plan has room for other
+    samples too. So the step is compiled once, and again only when samples need more room, have a new cell type, or
+    differ in number.
 
     Args:
-        fun: the function to be compiled, as for `jax.jit`.
-        samples: the arguments that hold samples: `"trees"`, `"batch['trees']"`, or several of these. By default it is
-            found out in a first trace which arguments are given to `.batch`.
-        pad: fill the samples up to a multiple of this number, by repeating the last one; `trees.mask` is False there.
-            So a smaller last minibatch needs no program of its own.
-        rows: arguments with a row for each sample, such as labels, that are filled up as well.
-        jit: what compiles: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
-        options: as for `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
+        fun: the function to compile, as for `jax.jit`.
+        samples: the arguments that hold samples: `"trees"`, `"batch['trees']"`, or a sequence of such names. By
+            default, a first trace finds the arguments that the body passes to `.batch`.
+        pad: fill the samples up to a multiple of this number by repeating the last one; `trees.mask` is False for the
+            repeated ones. A smaller last minibatch then needs no program of its own. Needs `samples`.
+        rows: the arguments with one row per sample, such as labels. They are filled up in the same way.
+        jit: the compiling transformation: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
+        options: options of `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
             donated.
 
     Returns:
-        The compiled function, with `lower`, `trace` and `eval_shape` as those of `jax.jit`, and `explain`, `prefetch`,
-        `capacity` and `cache_info`.
+        The compiled function. Its methods `lower`, `trace` and `eval_shape` work as those of `jax.jit`. It also has
+        `explain`, `prefetch`, `capacity` and `cache_info`.
 
     >>> import jax, jax.numpy as jnp
     >>> import jitbatch
