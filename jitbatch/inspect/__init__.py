@@ -1,7 +1,7 @@
-"""What a plan does, for people: reports, advice, timing, comparison with the plain loop.
+"""Reports on plans: tables, advice, timing, and comparison with the plain loop.
 
 In: a `Plan`, and the function that made it.
 Out: a `Report` as data, text or a page; a `Check`.
-Invariants: nothing here changes what is planned or run.
+Invariants: this stage changes no plan and no result.
 Imports: all stages above.
 """

@@ -1,7 +1,7 @@
-"""Why calls of one function were not batched together, and what to do about it.
+"""Advice: the reasons why calls of one function have several types, and remedies.
 
-Cells that come from the same place in the user's code and are still different types are compared, operation by
-operation: the first difference is the reason.
+Two cells from the same place in the user's code may have different types. This module compares their operations, one
+by one, and reports the first difference as the reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,21 @@ if TYPE_CHECKING:
     from jitbatch.inspect.explain import Group
 
 SMALL = 4
-"""Steps of fewer nodes on average are worth a word."""
+"""The mean width below which a cell gets advice."""
 
 WASTE = 0.5
-"""More padding than this is worth a word."""
+"""The fraction of padding above which a plan gets advice."""
 
 
 class Difference(NamedTuple):
-    """What differs between two cells: the line, what is the matter (with a place for the two sides), what to do."""
+    """The difference between two cells.
+
+    Attributes:
+        where: the file and line.
+        what: a description, with a placeholder for the sides.
+        sides: the two different values.
+        remedy: a way to make the cells equal.
+    """
 
     where: str
     what: str
@@ -40,7 +47,7 @@ class Difference(NamedTuple):
 def advise(
     groups: "Sequence[Group]", cells: Sequence[CellReport], static: Any, samples: int, memory: Memory
 ) -> Iterator[Advice]:
-    """Advice on the cells of a plan, the costliest first."""
+    """Yields the advice for a plan: effects, types of one function, random keys, narrow steps, padding, memory."""
     if static.reason == "cells have effects":
         yield Advice(
             "", "some cells have effects (jax.debug.print, a callback), so the plan runs step by step by the dispatch "
@@ -71,7 +78,7 @@ def advise(
 
 
 def _families(groups: "Sequence[Group]") -> "dict[tuple[str, str], list[Group]]":
-    """The functions that have several types, and these."""
+    """Returns the functions (name and line) with several types, and these types."""
     families: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         if not group.source.is_part:  # the cells of one call differ because they are its parts
@@ -80,7 +87,7 @@ def _families(groups: "Sequence[Group]") -> "dict[tuple[str, str], list[Group]]"
 
 
 def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...], str]:
-    """In what each type differs from others of its function, by its kinds."""
+    """Returns, by the kinds of a type, its difference from the other types of its function."""
     told: dict[tuple[int, ...], str] = {}
     for members in _families([group for group in groups if group.calls != 0]).values():
         for one, other, (_, what, sides, _) in _compared(members, static):
@@ -90,19 +97,19 @@ def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...],
 
 
 def _compared(members: "Sequence[Group]", static: Any) -> "Iterator[tuple[Group, Group, Difference]]":
-    """Pairs of types of a function, each type but the first once as the second of a pair, and how they differ."""
+    """Yields pairs of types of one function and their difference. Each type but the first is second in one pair."""
     members = sorted(members, key=lambda group: -(group.calls or 0))
     first = members[0]
     alike: dict[tuple[str, ...], Group] = {_operation_names(first): first}
     for other in members[1:]:
-        # Among several ways through a function, what differs within one of them tells more than that there are several.
+        # Compare types with the same operations first: their difference says more than the fact that operations differ.
         nearest = alike.setdefault(_operation_names(other), other)
         one = first if nearest is other else nearest
         yield one, other, find_difference(one, other, static)
 
 
 def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
-    """The reasons why a function has several types, each once, with all that was met."""
+    """Yields each reason why a function has several types once, with all values that differ."""
     name = members[0].source.name
     met: dict[tuple[str, str, str], list[str]] = {}
     for _, _, found in _compared(members, static):
@@ -123,7 +130,7 @@ def _listed(sides: Sequence[str]) -> str:
 
 
 def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
-    """The first difference between two cells of one function."""
+    """Returns the first difference between two cells of one function."""
     where = one.source.where
     stacked = _of_stacks(one.source.operations, other.source.operations)
     if stacked is not None:
@@ -147,7 +154,7 @@ def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
 
 
 def _of_stacks(one: Sequence[Operation], other: Sequence[Operation]) -> Difference | None:
-    """The first stack that has another number of values, and whether it is for a softmax."""
+    """Returns the first difference in the number of values of a stack, or None. Stacks of a softmax are named so."""
     stacks = [[operation for operation in some if operation.name == "stack"] for some in (one, other)]
     for mine, theirs in zip(*stacks, strict=False):
         if len(mine.operands) != len(theirs.operands):
@@ -235,7 +242,7 @@ def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Differe
 
 
 def _of_bindings(one: "Group", other: "Group", static: Any) -> Difference:
-    """Of equal cells: what all samples share that they are used with."""
+    """Returns the difference between two types of one cell: the shared values that they are bound to."""
     where, tables = one.source.where, static.tables
     for mine, theirs in zip(one.cell.binding, other.cell.binding, strict=False):
         if mine != theirs and ROW not in (mine, theirs):
@@ -272,7 +279,7 @@ def _line_of_constant(group: "Group", shape: tuple[int, ...]) -> str | None:
 
 
 def _of_keys(group: "Group", cells: Sequence[CellReport]) -> Iterator[Advice]:
-    """A random key of its own makes each call different from all others."""
+    """Yields advice for a cell whose calls all differ because each has its own random key."""
     rows = zip(group.cell.cell.in_avals, group.cell.binding, strict=True)
     if not any(bound == ROW and compat.is_prng_key(aval.dtype) for aval, bound in rows):
         return

@@ -1,4 +1,4 @@
-"""Comparing a batch with the plain loop on the user's own data."""
+"""Comparison of a batch with the plain loop, on the user's own data."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from jitbatch.util import compat
 from jitbatch.util.errors import CheckError
 
 TOLERANCES = {2: 5e-2, 4: 1e-4, 8: 1e-9}
-"""By the bytes of a float: the difference that is allowed, as a part of the largest number in the same array. A result
-that was computed in shorter floats than its own is as inexact as these."""
+"""The allowed relative difference, by the size of a float in bytes. A result is only as exact as the shortest float in
+its computation."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The worst difference that was found among values or gradients.
+    """The worst difference among values or gradients.
 
     Attributes:
-        relative: as a part of the largest number in the same array of the plain loop; of integers, booleans and keys 1
-            where they differ.
-        absolute: the difference itself.
+        relative: the absolute difference divided by the largest absolute value in the array of the plain loop. For
+            integers, booleans and keys, 1 if any element differs.
+        absolute: the absolute difference.
         where: the sample and the place in its result, or the parameter.
         allowed: the tolerance for this array.
     """

@@ -1,7 +1,7 @@
-"""What a plan runs, read back from its tables: steps, the nodes of each, and which node reads which.
+"""The steps, nodes and edges of a plan, read back from its tables.
 
-A plan keeps what an executor needs and no more. The rest follows from it: a node is known by the row that it writes,
-and the table of operand rows says which nodes it reads. So a plan explains itself, also one that was unpickled.
+A plan stores only the tables of its executor. The graph follows from them: the row that a node writes identifies the
+node, and the operand rows identify the nodes that it reads. So a plan without graphs can be explained too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ from jitbatch.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Step:
-    """One vmapped execution of a cell.
+    """One vmapped call of a cell.
 
     Attributes:
-        type: the number of the type of its nodes.
-        column: when it runs: steps of one column do not wait for each other in a drawing of the batch.
-        first, count: its nodes.
-        width: how many rows it computes, padding included.
+        type: the type id of its nodes.
+        column: the index of its position in time. Steps of one column are drawn side by side.
+        first, count: its first node, and the number of its nodes; the ids are consecutive.
+        width: the number of computed rows, padding included.
     """
 
     type: int
@@ -44,15 +44,15 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Executed:
-    """The steps of a plan and their nodes, which are numbered in the order of execution.
+    """The steps of a plan and their nodes. Node ids follow the order of execution.
 
     Attributes:
-        kinds: what the nodes of each type compute.
+        kinds: the kind of each type.
         columns: the positions in time.
-        steps: in the order of execution.
-        node_type, node_step: int [nodes].
+        steps: the steps in the order of execution.
+        node_type, node_step: int [nodes]; the type and the step of each node.
         reader, read: int [edges]; node `reader[e]` reads a value of node `read[e]`.
-        outputs: for each sample the nodes that its result comes from; -1 for inputs and shared values.
+        outputs: for each sample, the nodes that compute its outputs; -1 for inputs and shared values.
     """
 
     kinds: tuple[Kind, ...]
@@ -72,7 +72,7 @@ class Executed:
         return np.split(self.read[order], bounds[1:-1])
 
     def of_sample(self, sample: int) -> list[int]:
-        """The nodes that a sample's result needs, in the order of execution."""
+        """Returns the nodes that a sample's outputs depend on, in the order of execution."""
         needed: set[int] = set()
         pending = [int(node) for node in self.outputs[sample] if node >= 0]
         while pending:
@@ -84,7 +84,7 @@ class Executed:
 
     @cached_property
     def problem(self) -> Problem:
-        """The nodes as a policy sees them."""
+        """The scheduling problem of these nodes."""
         level = np.zeros(len(self.node_type), np.int64)
         for node, reads in enumerate(self.reads):
             if len(reads):
@@ -93,14 +93,14 @@ class Executed:
 
     @cached_property
     def least_steps(self) -> list[int]:
-        """For each type, how many steps any schedule needs (see `ir/ranks`)."""
+        """The least number of steps of any schedule, for each type (see `ir/ranks`)."""
         problem = self.problem
         layer = find_layers(problem.type, problem.level, problem.reader, problem.read)
         return [int(layer[problem.type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
 
 
 def read_back(plan: Plan) -> Executed:
-    """What a plan runs; of a plan of one shard, by an executor that runs graphs."""
+    """Reads the steps of a plan back from its tables. The plan has one shard, and its executor runs graphs."""
     kinds: dict[Kind, int] = {}
     columns: dict[Column, int] = {}
     steps: list[Step] = []
@@ -134,7 +134,7 @@ def read_back(plan: Plan) -> Executed:
 
 
 def _outputs(plan: Plan, made_by: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """For each sample the nodes that its result comes from."""
+    """Yields, for each sample, the nodes that compute its outputs."""
     static = plan.static
     rows = [np.asarray(own) for own in plan.out_rows]
     if static.out == "list":

@@ -1,4 +1,4 @@
-"""From a plan to a report. Everything is computed on demand: planning knows nothing of it."""
+"""From a plan to a report. Reports are computed on demand, from the plan alone."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,18 +24,18 @@ from jitbatch.util.errors import PlanError
 from jitbatch.util.sites import describe_source
 
 DRAWN = 60
-"""The sample that is drawn is the largest of at most this many nodes, or the smallest."""
+"""The drawing shows the largest sample with at most this many nodes. If all are larger, it shows the smallest."""
 
 
 class Group(NamedTuple):
-    """A cell type as the user sees it: the kinds of node that were united, and the types that they became.
+    """A cell type as the user sees it: the node kinds that were united, and the types of its parts.
 
     Attributes:
-        kinds: numbers in the tables.
-        cell: the kind that they were united to, as a cell with its binding.
+        kinds: the kind ids in the tables.
+        cell: the kind with the most calls, as a cell with its binding.
         source: the user's code.
-        calls: how often samples call it, None if unknown.
-        parts: for each part a name and the kind.
+        calls: the number of calls in the samples, None if unknown.
+        parts: the name and the kind of each part.
     """
 
     kinds: tuple[int, ...]
@@ -48,12 +48,12 @@ class Group(NamedTuple):
 def explain_plan(
     plan: Plan, times: Times | None = None, seconds: Mapping[tuple[Kind, int], StepTimes] | None = None
 ) -> Report:
-    """The report of a plan.
+    """Returns the report of a plan.
 
     Args:
-        plan: a plan of this process, of one shard.
-        times: what was measured of the batch as a whole.
-        seconds: the measured time of a step, by its kind and width.
+        plan: a plan of this process, with one shard.
+        times: the measured times of the whole batch, or None.
+        seconds: the measured times of a step, by its kind and width; None to estimate them.
     """
     static: Any = plan.static
     if not isinstance(static, PlanStatic):
@@ -118,7 +118,7 @@ def _report(plan: Plan, **rest: Any) -> Report:
 
 
 def _explain_each(plan: Plan, times: Times) -> Report:
-    """Of the per-sample executor there is nothing to tell but that it batches nothing."""
+    """Returns the report of a plan for the per-sample executor: one cell per structure, without batching."""
     structures = Counter(plan.static.program.samples)  # type: ignore[union-attr]
     name, where = describe_source(plan.static.owner.__wrapped__)
     cells, steps = [], []
@@ -137,7 +137,7 @@ def _explain_each(plan: Plan, times: Times) -> Report:
 
 
 def find_groups(plan: Plan) -> list[Group]:
-    """The cell types of a plan."""
+    """Returns the cell types of a plan."""
     static = plan.static
     tables, types = static.tables, static.types
     assert types is not None
@@ -172,8 +172,8 @@ def _cells(
     compile_seconds: Mapping[int, float],
     differs: Mapping[tuple[int, ...], str],
 ) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
-    """The cells, and for each type that runs its cell and part."""
-    running = {step.type for step in executed.steps}  # there may be room for types that the batch does not have
+    """Returns the reports of the cells, and for each running type the indices of its cell and part."""
+    running = {step.type for step in executed.steps}  # a plan may have room for types that its batch does not use
     type_of = {kind: number for number, kind in enumerate(executed.kinds) if number in running}
     taken: set[int] = set()
     found: list[tuple[CellReport, list[int]]] = []
@@ -196,7 +196,7 @@ def _cells(
 
 
 def _numbered(cells: Sequence[CellReport]) -> tuple[CellReport, ...]:
-    """Cells of one name with numbers, so that they are told apart."""
+    """Appends numbers to the names of cells with equal names."""
     names = Counter(cell.name for cell in cells)
     met: Counter[str] = Counter()
     numbered = []
@@ -212,7 +212,7 @@ def _part(
     compile_seconds: float,
 ) -> PartReport:  # fmt: skip
     steps = [(step, at) for step, at in zip(executed.steps, step_seconds, strict=True) if step.type == number]
-    counts: Counter[int] = Counter()  # of the nodes of a step, which may be several launches
+    counts: Counter[int] = Counter()  # nodes of each step; a step may have several launches
     for step, _ in steps:
         counts[step.column] += step.count
     distinct = counts.total()
@@ -237,7 +237,7 @@ def _part(
 def _compile_seconds(
     executed: Executed, is_fused: bool, measured: Mapping[tuple[Kind, int], StepTimes] | None
 ) -> dict[int, float]:
-    """What each type that runs takes to compile, in all its widths: measured, or estimated from its equations."""
+    """Returns the compile time of each running type in all its widths, measured or estimated from its equations."""
     costs = known_costs()
     found: dict[int, float] = {}
     for number, width in {(step.type, step.width) for step in executed.steps}:
@@ -258,7 +258,7 @@ def _step_seconds(kind: Kind, width: int, seconds: Mapping[tuple[Kind, int], Ste
 
 
 def _operations(groups: Sequence[Group], plan: Plan) -> int | None:
-    """How many operations the samples run one by one."""
+    """Returns the number of operations of the plain loop, or None if the plan has no graphs."""
     if not plan.graphs:
         return None
     return sum((group.calls or 0) * max(len(group.cell.cell.jaxpr.eqns), 1) for group in groups)

@@ -1,4 +1,4 @@
-"""Timing a plan: the whole of it, and each of its steps alone."""
+"""Timing of a whole plan, and of each of its steps."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from jitbatch.util import compat, meshes
 REPEATS = 5
 
 SHORTEST = 1e-7
-"""Seconds; what is shorter cannot be told from calling it."""
+"""The least time of a step in seconds. Shorter times are within the overhead of a call."""
 
 
 def best_of(run: Callable[[], Any], repeats: int = REPEATS) -> float:
-    """The seconds of the fastest run."""
+    """Returns the time of the fastest run in seconds."""
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
@@ -30,22 +30,28 @@ def best_of(run: Callable[[], Any], repeats: int = REPEATS) -> float:
 
 
 def time_run(run: Callable[[], Any]) -> tuple[float, float]:
-    """The seconds of compilation, which the first run has beside those of any other, and of running."""
+    """Returns the times of compiling and of running, in seconds. Only the first run compiles."""
     first = best_of(run, 1)
     again = best_of(run)
     return max(first - again, 0.0), again
 
 
 class StepTimes(NamedTuple):
-    """Seconds that a vmapped cell takes to run and to compile."""
+    """The times to run and to compile a vmapped cell, in seconds."""
 
     run: float
     compile: float
 
 
 def time_steps(plan: Plan, shared_leaves: Sequence[Any]) -> Mapping[tuple[Kind, int], StepTimes]:
-    """The times of a step, by its kind and width: the vmapped cell alone, on rows of zeros, without what JAX takes to
-    call it. Sums are left out."""
+    """Measures the steps of a plan.
+
+    The time of a step is that of its vmapped cell on rows of zeros, minus the overhead of a jitted call. Reductions,
+    and cells with effects or random keys, are left out.
+
+    Returns:
+        The times by kind and width.
+    """
     return dict(meshes.run(_time_steps, plan, list(shared_leaves)))
 
 

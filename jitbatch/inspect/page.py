@@ -1,4 +1,4 @@
-"""A report as HTML: a table for notebooks, and a page of its own with drawings."""
+"""A report as HTML: a table for notebooks, and a separate page with drawings."""
 
 import base64
 import dataclasses
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jitbatch.inspect.report import Report
 
 COLOURS = ("#4e79a7", "#e8833a", "#59a14f", "#d1495b", "#8e6bb0", "#2a9d9d", "#c49a1a", "#d37295", "#7f6a5c", "#6b8e9e")
-"""Of cell types, the costliest first; they are told apart on light and on dark ground."""
+"""The colours of cell types, in the order of `Report.cells`. They are distinct on light and dark backgrounds."""
 
 _TEMPLATE = "_page.html"
 
@@ -27,12 +27,12 @@ def colour(cell: int) -> str:
 
 
 def _colour_class(cell: int) -> str:
-    """The class of style that has the colour of a cell; the page's policy forbids `style` attributes."""
+    """Returns the CSS class with the colour of a cell. The page's policy forbids `style` attributes."""
     return f"c{cell % len(COLOURS)}"
 
 
 def table_html(report: "Report") -> str:
-    """The report as a heading, a table, totals and advice, for a notebook."""
+    """Returns the report as HTML for a notebook: a heading, a table, totals and advice."""
     cell = "padding:2px 10px;text-align:right"
     first = "padding:2px 10px;text-align:left;white-space:pre"
     head = "".join(f'<th style="{first if i < 2 else cell}">{escape(name)}</th>' for i, name in enumerate(HEADINGS))
@@ -48,10 +48,10 @@ def table_html(report: "Report") -> str:
 
 
 def page(report: "Report") -> str:
-    """A page that needs nothing else: styles, script and data are in it.
+    """Returns a self-contained page, with its styles, script and data.
 
-    Names of functions and files are text, whatever they contain: they are escaped, and placeholders are filled in one
-    pass. Besides, the page's Content-Security-Policy lets no other script run.
+    Names of functions and files cannot inject markup: they are escaped, and placeholders are filled in one pass. The
+    page's Content-Security-Policy also blocks all other scripts.
     """
     parts = {
         "title": escape(report.function),
@@ -69,7 +69,7 @@ def page(report: "Report") -> str:
 
 
 def _template() -> str:
-    """The page of no report: the file with colours, and with a policy that allows this style and this script."""
+    """Returns the template with its colours, and with a policy that allows only its own style and script."""
     text = (resources.files("jitbatch") / _TEMPLATE).read_text(encoding="utf-8")
     rules = "\n".join(f".c{number} {{ background: {one}; }}" for number, one in enumerate(COLOURS))
     text = text.replace("{{colours}}", rules)
@@ -81,18 +81,18 @@ def _template() -> str:
 
 
 def _hash_of(tag: str, text: str) -> str:
-    """The source expression of a Content-Security-Policy that allows the text of the one element `<tag>`."""
+    """Returns the Content-Security-Policy source expression that allows the text of the only `<tag>` element."""
     (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def script_json(data: Any) -> str:
-    """JSON that can stand inside a `<script>` element: no character of it begins or ends anything in HTML.
+    """Returns JSON for use inside a `<script>` element, without characters that are special in HTML.
 
     >>> script_json({"name": "</script> & <!--"})
     '{"name": "\\\\u003c/script\\\\u003e \\\\u0026 \\\\u003c!--"}'
     """
-    text = json.dumps(data)  # in ASCII: U+2028 and U+2029, which end lines of scripts, are escaped by it
+    text = json.dumps(data)  # in ASCII: this escapes U+2028 and U+2029, which end lines in scripts
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

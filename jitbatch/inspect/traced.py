@@ -1,4 +1,4 @@
-"""Samples that are arguments of a jitted function, for each structure of which it is compiled anew."""
+"""A warning for samples that are arguments of a `jax.jit` function: it is compiled again for each structure."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from jitbatch.util.sites import users_stacklevel
 
 
 class TracedSamples:
-    """Warns, once a function, when `.batch` meets other samples inside `jax.jit` than it met before."""
+    """Warns once per function if `.batch` gets samples of several structures inside `jax.jit`."""
 
     def __init__(self) -> None:
         self._known: Any = None
         self._has_warned = False
 
     def note(self, parts: Sequence[Part], function: str) -> None:
-        """Note the mapped arguments of a call of `.batch`. An array of samples is compiled for as any array is."""
+        """Notes the mapped arguments of a call of `.batch`. Arrays of samples are ignored: their structure is fixed."""
         samples = [part.value for part in parts if not isinstance(part.value, np.ndarray | jax.Array)]
         leaves, tree = jax.tree.flatten(samples)
         if self._has_warned or not any(map(compat.is_of_jit, leaves)):

@@ -1,4 +1,4 @@
-"""The room that the programs of a step have, to be saved and given back (see `step/jit`)."""
+"""`StepCapacity`: the sizes of a step's programs, for a checkpoint (see `step/jit`)."""
 
 import hashlib
 import json
@@ -13,7 +13,14 @@ FORMAT = "jitbatch step capacity 1"
 
 
 class SavedRoom(NamedTuple):
-    """A room of a step: for which use and number of samples, how many nodes fitted, and its capacity."""
+    """A room of a step.
+
+    Attributes:
+        use: the name of the use.
+        samples: the number of samples.
+        nodes: the number of nodes of the largest batch in this room.
+        capacity: the sizes of the room.
+    """
 
     use: str
     samples: int
@@ -23,16 +30,16 @@ class SavedRoom(NamedTuple):
 
 @dataclass(frozen=True)
 class StepCapacity:
-    """The room that the programs of a step have: `step.capacity`, of a step that `jitbatch.jit` made.
+    """The sizes of the programs of a step: `step.capacity` of a step that `jitbatch.jit` made.
 
     Attributes:
-        rooms: for each function that is given samples, and each number of samples, the sizes of its programs.
+        rooms: the sizes of the programs, for each use of samples and each number of samples.
     """
 
     rooms: tuple[SavedRoom, ...] = ()
 
     def of(self, use: str) -> dict[int, list[Room]]:
-        """The rooms of a use, by the number of samples."""
+        """Returns the rooms of a use, by the number of samples."""
         found: dict[int, list[Room]] = {}
         for room in self.rooms:
             if room.use == use:
@@ -43,14 +50,22 @@ class StepCapacity:
         return "\n".join(f"{room.use}, {room.samples} samples: {room.capacity}" for room in self.rooms) or "no room"
 
     def to_json(self) -> str:
-        """The capacity as text, to be kept in a checkpoint or a file."""
+        """Returns the capacity as JSON text, for a checkpoint or a file."""
         rooms = [[room.use, room.samples, room.nodes, room.capacity.to_json()] for room in self.rooms]
         return json.dumps({"format": FORMAT, "digest": _digest(rooms), "rooms": rooms})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "StepCapacity":
-        """The capacity of a text that `to_json` has made. The text may be a stranger's: nothing of it is run. Raises
-        `PlanError` for any other text, also if it differs in one bit."""
+        """Returns the capacity of a text that `to_json` made.
+
+        Loading is safe for text from untrusted sources: it runs nothing from the text.
+
+        Args:
+            text: the JSON text.
+
+        Raises:
+            PlanError: `to_json` did not make this text, or the text has changed since.
+        """
         try:
             about = json.loads(text)
             rows = about["rooms"]

@@ -1,4 +1,4 @@
-"""Places in the arguments of a step: where samples are, and how they are replaced."""
+"""Places in the arguments of a step: they locate samples, and replace them by handles."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from jitbatch.util.errors import ArgumentError
 
 
 class Place(NamedTuple):
-    """Where something is among the arguments of a step: the name of an argument, and the way from there."""
+    """A place in the arguments of a step: the name of an argument, and the key path inside this argument."""
 
     argument: str
     path: tuple[Any, ...] = ()
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """From Python text: `"trees"`, `"batch['trees']"`, `"batch.trees"`, `"batch[0]"`."""
+        """Parses a place from Python text: `"trees"`, `"batch['trees']"`, `"batch.trees"`, `"batch[0]"`."""
         path: list[Any] = []
         try:
             node: Any = ast.parse(text.strip(), mode="eval").body
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return cls(node.id, tuple(reversed(path)))
 
     def of(self, argument: Any) -> Any:
-        """The part of an argument that is in this place."""
+        """Returns the part of an argument at this place's path."""
         for key in self.path:
             try:
                 if isinstance(key, GetAttrKey):
@@ -55,7 +55,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of a step: those that can be given by position, and the one that takes all further ones."""
+    """The parameters of a step.
+
+    Attributes:
+        positional: the names of the parameters that can be passed by position.
+        further: the name of the `*args` parameter, or None.
+        named: the names of the parameters that can be passed by name.
+        takes_any_name: whether there is a `**kwargs` parameter.
+    """
 
     positional: tuple[str, ...]
     further: str | None
@@ -78,7 +85,7 @@ class Parameters:
         )
 
     def check(self, place: Place, step: str) -> None:
-        """Raise if there is no such parameter."""
+        """Raises `ArgumentError` if the step has no parameter with the name in `place`."""
         further = () if self.further is None else (self.further,)
         names: list[str] = list(dict.fromkeys((*self.positional, *further, *sorted(self.named))))
         if place.argument not in names and not self.takes_any_name:
@@ -96,9 +103,9 @@ class Bound(NamedTuple):
     """The arguments of a call of a step.
 
     Attributes:
-        parameters: those of the step.
-        args: the arguments that were given by position.
-        arguments: all of them by name.
+        parameters: the parameters of the step.
+        args: the positional arguments.
+        arguments: all arguments, by name.
     """
 
     parameters: Parameters
@@ -109,7 +116,7 @@ class Bound(NamedTuple):
         return place.of(self.arguments[place.argument])
 
     def replaced(self, place: Place, value: Any) -> "Bound":
-        """The call with something else in a place."""
+        """Returns the call with `value` at a place."""
         argument = self.arguments[place.argument]
         if place.path:
             target = place.of(argument)
@@ -121,7 +128,7 @@ class Bound(NamedTuple):
         return self._replace(arguments={**self.arguments, place.argument: replaced})
 
     def call(self, fun: Callable[..., Any]) -> Any:
-        """Call a function with these arguments, as they were given."""
+        """Calls a function with these arguments; positional arguments stay positional."""
         positional = self.parameters.positional[: len(self.args)]
         args = [self.arguments[name] for name in positional]
         further = self.parameters.further
@@ -134,7 +141,16 @@ class Bound(NamedTuple):
 
 
 def find(argument: Any, leaves: Sequence[int], structure: Any) -> tuple[Any, ...] | None:
-    """The way from an argument to the part of it that has leaves with these `id`s, and this structure."""
+    """Searches an argument for the part with the given leaves.
+
+    Args:
+        argument: the pytree to search.
+        leaves: the `id` of each leaf of the part.
+        structure: the tree structure of the part.
+
+    Returns:
+        The key path of the part, or None if the argument has no such part.
+    """
     path: tuple[Any, ...] = ()
     while True:
         held = list(map(id, jax.tree.leaves(argument)))

@@ -1,4 +1,4 @@
-"""Samples inside `jitbatch.jit`: handles in the place of arguments, and the trace that meets them."""
+"""Samples inside `jitbatch.jit`: handles in place of arguments, and the trace that finds their uses."""
 
 import threading
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,20 +18,20 @@ from jitbatch.util.errors import ArgumentError
 from jitbatch.util.sites import describe_function
 
 MAX_COUNTS = 64
-"""Numbers of samples for which the sizes of a use's plans are remembered."""
+"""The number of sample counts for which a use stores rooms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """A decorated function that is given samples in the body of a step.
+    """A call of `.batch` on samples in the body of a step.
 
     Attributes:
         function: the decorated function.
-        arguments: how it is called; in the place of mapped arguments, the `Place`s of the samples.
+        arguments: the arguments of the call, with the `Place`s of the samples in place of mapped arguments.
         shared: its shared arguments, without their values.
-        name: the same in every process, if the step is.
-        saved: by the number of samples, the rooms of an earlier run.
-        rooms: by the number of samples, the rooms of its plans.
+        name: the name of the use. A step has the same names in every process.
+        saved: the rooms of an earlier run, by the number of samples.
+        rooms: the rooms of its plans, by the number of samples.
     """
 
     function: Any
@@ -47,11 +47,16 @@ class Use:
 
     @property
     def key(self) -> Hashable:
-        """What tells it from other uses."""
+        """A key that is equal for equal uses."""
         return self.function, self.arguments.layout, self.arguments.axes, self.places, self.shared.key
 
     def plan(self, samples: Mapping[Place, Any], is_alone: bool = False) -> Plan:
-        """A plan of samples, given by their places: in the rooms of this use, or on its own."""
+        """Plans samples.
+
+        Args:
+            samples: the samples at each place.
+            is_alone: take the sizes of these samples alone, instead of a room of this use.
+        """
         given = [samples[place] for place in self.places]
         rooms = None if is_alone else self._rooms_for
         return self.function._planner.plan_use(self.arguments, self.shared, given, rooms)
@@ -67,7 +72,7 @@ class Use:
 
 @dataclass(frozen=True)
 class About:
-    """The static part of a step's samples: their place, their number, the uses of them, and the name of the step."""
+    """The static part of a `Samples` handle: the samples' place, number and uses, and the name of the step."""
 
     place: Place
     count: int
@@ -77,17 +82,17 @@ class About:
 
 @jax.tree_util.register_pytree_node_class
 class Samples:
-    """The samples that a step was called with, as its body sees them.
+    """A handle that stands for the samples of a step in its body.
 
-    Give them whole to `f.batch(params, samples)`. `len(samples)` is their number, padding included. All else is to be
-    done before the step is called: it is compiled for all minibatches, and gets plans in the place of samples.
+    Pass it whole to `f.batch(params, samples)`. `len(samples)` is the number of samples, padding included. Compute
+    everything else before the step is called: the compiled step gets plans in place of samples.
     """
 
     def __init__(self, about: About, plans: Sequence[Plan], mask: Any = None, given: Any = None):
         self._about = about
         self._plans = tuple(plans)
         self._mask = mask
-        self._given = given  # the samples themselves, which the body does not see
+        self._given = given  # the samples themselves; the body has no access to them
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], About]:
         return (self._plans, self._mask), self._about
@@ -101,7 +106,7 @@ class Samples:
 
     @property
     def mask(self) -> Any:
-        """bool [samples]; False for those that fill up the number of samples."""
+        """bool [samples]; False for padding."""
         return jnp.ones(self._about.count, bool) if self._mask is None else self._mask
 
     def __repr__(self) -> str:
@@ -128,7 +133,7 @@ class Samples:
 
 
 class Again(Exception):
-    """The trace of a step met a use that it had no plan for. What it batches is known now."""
+    """Stops the trace of a step in which a use had no plan. All uses of the step are known now."""
 
     def __init__(self, step: "StepTrace"):
         super().__init__("jitbatch.jit traces the step again, with a plan for everything that it batches")
@@ -136,15 +141,15 @@ class Again(Exception):
 
 
 class StepTrace:
-    """A call of a step, which may be traced.
+    """A call of a step. If JAX traces the step, this object collects the uses of samples.
 
     Attributes:
-        name: that of the step, for messages.
-        arguments: by name, what the step is called with.
-        samples: by place, the samples among that.
-        handles: by place, what stands for them.
-        met: the uses that the trace met.
-        is_complete: whether there was a plan for each of them.
+        name: the name of the step, for messages.
+        arguments: the arguments of the call, by name.
+        samples: the samples among the arguments, by place.
+        handles: the `Samples` handles, by place.
+        met: the uses in the trace, by their keys.
+        is_complete: whether there was a plan for each use.
     """
 
     def __init__(
@@ -167,11 +172,11 @@ class StepTrace:
         _steps().pop()
 
     def enter_body(self, arguments: Mapping[str, Any]) -> None:
-        """Note the arguments as the body sees them."""
+        """Stores the arguments of the body, which are tracers and handles."""
         self._traced = arguments
 
     def plan(self, function: Any, arguments: Arguments) -> Plan | None:
-        """The plan for a call of `.batch`; None if it is given no samples of this step."""
+        """Returns the plan for a call of `.batch`, or None if its arguments are not samples of this step."""
         places = [self._place(part.value) for part in arguments.mapped]
         if all(place is None for place in places):
             return None
@@ -189,12 +194,12 @@ class StepTrace:
         plan = self._held(use, arguments.mapped[0].value)
         if plan is None:
             self.is_complete = False
-            with jax.ensure_compile_time_eval():  # samples that are an array are taken apart by JAX
+            with jax.ensure_compile_time_eval():  # JAX splits an array of samples
                 plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
         return plan
 
     def _held(self, use: Use, samples: Any) -> Plan | None:
-        """The plan that samples hold for a use."""
+        """Returns the plan for a use in a `Samples` handle, or None."""
         if not isinstance(samples, Samples) or use not in samples._about.uses:
             return None
         at = samples._about.uses.index(use)
@@ -210,7 +215,7 @@ class StepTrace:
         return self.samples[place] if place in self.samples else place.of(self.arguments[place.argument])
 
     def _place(self, value: Any) -> Place | None:
-        """The place that a mapped argument has among the arguments of the step."""
+        """Returns the place of a mapped argument in the arguments of the step, or None."""
         if isinstance(value, Samples):
             return value._about.place
         leaves = jax.tree.leaves(value)
@@ -251,6 +256,6 @@ def _steps() -> list[StepTrace]:
 
 
 def current_step() -> StepTrace | None:
-    """The step that is being called in this thread."""
+    """Returns the innermost step call of this thread, or None."""
     steps = _steps()
     return steps[-1] if steps else None
