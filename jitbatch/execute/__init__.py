@@ -1,7 +1,7 @@
-"""From a scheduled batch to a program and its tables, and running them: one module for each executor.
+"""Executors: from an analysed batch to a program and its tables, and the execution of programs.
 
-In: an `Analysis` and a `Policy`, and the least sizes that the program is to have.
-Out: `Lowered`: a static, hashable program, and the integer tables that it reads.
+In: an `Analysis`, a `Policy`, and the least sizes of the program.
+Out: a `Lowered`: a static, hashable program, and its integer tables.
 Invariants: a row is written before it is read; padding is never read, and no derivative passes through it.
 Imports: `util`, `ir`, `record`, `batch`, `schedule`.
 """

@@ -1,4 +1,4 @@
-"""Running a program in arenas: shared values, arenas filled with input rows, the program, outputs taken from them."""
+"""Execution of a program in arenas: compute shared values, fill arenas, run the program, gather outputs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,10 +19,13 @@ _shared_programs = Cache(512)
 
 
 def run_in_arenas(plan: Any, shared_leaves: Sequence[Any]) -> Any:
-    """The outputs; of a list of results the leaves of each, since a compiled program would sort their dicts."""
+    """Runs a plan and returns its outputs.
+
+    For `out="list"` it returns the leaves of each result instead: a compiled program would sort the keys of dicts.
+    """
     static = plan.static
     program, tables = static.program, static.tables
-    # Under shard_map gradients are summed over devices here, not in a loop that devices leave at different times.
+    # Under shard_map this sums gradients over devices here, not inside a loop that devices leave at different times.
     axes = jaxprs.axes_of(plan)
     shared_leaves = jaxprs.cast(list(shared_leaves), axes)
     needed = program.shared.union(*(arena.shared for arena in static.arenas))
@@ -59,14 +62,14 @@ def _on_host(rows: Any) -> Any:
 
 
 def _index(rows: list[Any]) -> Any:
-    """Rows as an index. Outside of a compiled program, of a rounded size: every size compiles what takes them apart."""
+    """Returns rows as an index array. Outside of a compiled program its size is rounded up, to limit compilations."""
     if any(map(compat.is_tracer, rows)):
         return jnp.stack(rows)
     return np.array(rows + rows[-1:] * (round_up(len(rows)) - len(rows)))
 
 
 def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:
-    """The shared values with these numbers; those that are computed, in one jitted program."""
+    """Returns the shared values with these ids. One jitted program computes all derived values."""
     values: dict[int, Any] = {}
     computed = []
     for number in numbers:
@@ -86,7 +89,7 @@ def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any
 
 
 def _shared_program(tables: Tables, computed: Sequence[int]) -> tuple[Callable[..., Any], list[Any]]:
-    # Operands come before their results. A value may be read along very many paths; it is looked at once.
+    # Operands have smaller ids than their results. Each value is visited once, although many paths may lead to it.
     reached, remaining = set(computed), list(computed)
     while remaining:
         entry = tables.shared[remaining.pop()]

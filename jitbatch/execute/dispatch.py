@@ -1,11 +1,11 @@
-"""The dispatch executor: one jitted, vmapped call a step.
+"""The dispatch executor: one jitted, vmapped call per step.
 
-A step gathers its operands from the arenas, runs its cell on all rows at once, and writes the results back to
-contiguous rows. Everything is plain JAX, so it works eagerly and under jit, grad, vmap, jvp, jacfwd, hessian and
-checkpoint. Padding rows repeat a real row; their results are overwritten or never read, and no derivative passes
-through them (see `execute/padding`).
+A step gathers its operands from the arenas, runs its cell on all rows at once, and writes the results to contiguous
+rows. The executor is plain JAX, so it works eagerly and under jit, grad, vmap, jvp, jacfwd, hessian and checkpoint.
+Padding repeats a real row; its results are overwritten or never read, and no derivative passes through it (see
+`execute/padding`).
 
-An arena begins with the shared values that are needed as rows, then come the inputs, then the results of the steps.
+An arena holds first the shared values that are rows, then the input rows, then the results of the steps.
 """
 
 import itertools
@@ -34,13 +34,18 @@ from jitbatch.util.packed import pack
 from jitbatch.util.rounding import round_up
 
 _kernels = Cache(512)
-"""Compiled steps of all functions together; each size of one takes 1.4 MiB."""
+"""The compiled steps of all functions. Each compiled size of a step takes 1.4 MiB."""
 
 
 @dataclass(frozen=True)
 class StepShape:
-    """The static part of a step: the kind of its nodes, how many rows it computes, padding included, and through which
-    row operands a derivative can pass."""
+    """The static part of a step.
+
+    Attributes:
+        kind: the kind of its nodes.
+        width: the number of computed rows, padding included.
+        flows: for each row operand, whether a derivative can pass through it (activity analysis).
+    """
 
     kind: Kind
     width: int
@@ -51,10 +56,10 @@ class StepTables(TypedDict):
     """The dynamic part of the steps.
 
     Attributes:
-        operands: for each step int32 [operands that are rows, width]; for sums int32 [2, terms], the row of each term
-            and which sum it belongs to.
-        starts: for each step int32 [outputs]; where the rows of each output begin in its arena.
-        counts: int32 [steps]; how many of each step's rows are not padding.
+        operands: for each step, int32 [row operands, width]; for a reduction, int32 [2, terms], the row of each term
+            and the index of its reduction.
+        starts: for each step, int32 [outputs]; the first row of each output in its arena.
+        counts: int32 [steps]; the number of rows of each step without padding.
     """
 
     operands: tuple[Any, ...]
@@ -64,10 +69,10 @@ class StepTables(TypedDict):
 
 @dataclass(frozen=True)
 class DispatchProgram:
-    """Steps, one after the other.
+    """A sequence of steps.
 
     Attributes:
-        step_shapes: the steps.
+        step_shapes: the static parts of the steps.
         arenas: the value classes of the arenas.
     """
 
@@ -141,7 +146,11 @@ class DispatchProgram:
 
 
 def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
-    """Steps by a policy; each step's results in contiguous rows, in the order of the nodes in the batch."""
+    """Lowers a batch to steps. The policy assigns nodes to steps.
+
+    The results of a step are in contiguous rows, in the order of the nodes in the batch. `request` is ignored: the
+    program has the sizes of its batch.
+    """
     tables, problem = analysis.tables, analysis.problem
     step_of, flows = policy.assign(problem), analysis.flows
     if passes.verifies():
@@ -187,7 +196,7 @@ def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
 
 
 def _padded(rows: np.ndarray, width: int) -> np.ndarray:
-    """Padding repeats the last node, whose values and derivatives are real ones."""
+    """Pads operand rows to the width of a step. Padding repeats the last node."""
     padding = np.repeat(rows[:, -1:], width - rows.shape[1], axis=1)
     return np.concatenate([rows, padding], axis=1).astype(np.int32)
 
@@ -207,10 +216,11 @@ def _arena(value_class: int, analysis: Analysis, rows: int) -> ArenaShape:
 
 
 class StepKernel:
-    """A cell over the rows of a step, compiled for each combination of sizes.
+    """The jitted function of a step. It is compiled for each combination of sizes.
 
     Attributes:
-        reads, writes: the value classes whose arenas it reads and writes, each once.
+        reads: the value classes of the arenas that it only reads, each once.
+        writes: the value classes of the arenas that it writes, each once.
     """
 
     def __init__(self, kind: Kind, flows: tuple[bool, ...], owned: bool):
@@ -253,7 +263,7 @@ class StepKernel:
             return tuple(results)
 
         kernel.__name__ = kernel.__qualname__ = "jitbatch_" + "".join(c if c.isalnum() else "_" for c in cell.name)
-        # In an eager run the arenas are ours alone and are updated in place.
+        # In an eager run no other code has a reference to the arenas, so they are updated in place.
         self._call = jax.jit(kernel, static_argnames="width", donate_argnums=(0,) if owned else ())
 
     def __call__(self, *args: Any) -> Any:

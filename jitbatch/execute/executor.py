@@ -1,7 +1,7 @@
-"""Executors: what runs a batch, and the form in which they hand over what they run.
+"""The interface of executors, and the result of lowering.
 
-To add an executor, write a program class with the methods of `Program`, a function that lowers a batch to it, and add
-an `Executor` of it to `execute/registry`.
+To add an executor, write a program class with the methods of `Program`, write a function that lowers a batch to it, and
+add an `Executor` to `execute/registry`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,14 @@ from jitbatch.util.packed import Packed
 
 @dataclass(frozen=True)
 class ArenaShape:
-    """The static part of an arena: its class, the shared values it begins with, how many input rows, and its size."""
+    """The static part of an arena.
+
+    Attributes:
+        value_class: the id of its value class.
+        shared: the ids of the shared values in its first rows.
+        inputs: the number of input rows, padding included. They follow the shared values.
+        capacity: the number of all rows.
+    """
 
     value_class: int
     shared: tuple[int, ...]
@@ -33,7 +40,7 @@ class ArenaShape:
 
 
 class Program(Protocol):
-    """The static part of what an executor runs: hashable, and equal for batches that one compilation serves."""
+    """The static part of a lowered batch. Programs are hashable; equal programs share one compilation."""
 
     @property
     def shared(self) -> set[int]:
@@ -42,27 +49,33 @@ class Program(Protocol):
 
     @property
     def sizes(self) -> Sizes | None:
-        """What the program has room for; None where it has the sizes of its batch."""
+        """The sizes of the program; None if it runs only batches of exactly its own sizes."""
         ...
 
     def run(self, tables: Any, arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
-        """The arenas with the rows of all nodes."""
+        """Runs all steps and returns the arenas with the rows of all nodes.
+
+        Args:
+            tables: the dynamic part of the program.
+            arenas: the arenas with shared values and input rows.
+            shared: the shared values that cells are bound to, by id.
+        """
         ...
 
     def steps(self, tables: Any) -> Iterator[Step]:
-        """The steps in the order of execution; `tables` are on the host."""
+        """Yields the steps in the order of execution. `tables` are on the host."""
         ...
 
     def memory(self, arena_sizes: Sequence[int], classes: Sequence[ValueClass]) -> ProgramMemory:
-        """What running it needs besides the arenas, whose sizes in bytes and classes are given."""
+        """Predicts the memory of a run besides the arenas. The arguments are the arenas' sizes in bytes and classes."""
         ...
 
     def describe(self, tables: Any) -> list[str]:
-        """A line for each step or phase, for people."""
+        """Returns a line of text for each step or phase."""
         ...
 
     def changes(self, before: Any, tables: Tables) -> Iterator[str]:
-        """How its sizes differ from those of an earlier program of the same executor, for people."""
+        """Yields descriptions of the differences from the sizes of an earlier program of the same executor."""
         ...
 
 
@@ -73,10 +86,9 @@ class Lowered:
     Attributes:
         program: the static part.
         tables: the dynamic part, a pytree of int32 arrays in one buffer.
-        arenas: the arenas that the program uses.
+        arenas: the shapes of the arenas.
         value_row: int [values]; the row of every value.
-        steps, bound, launches: how many there are; see `Summary`.
-        padded_rows: how many rows these compute, padding included.
+        steps, bound, launches, padded_rows: see `Summary`.
     """
 
     program: Program
@@ -91,12 +103,12 @@ class Lowered:
 
 @dataclass(frozen=True, eq=False)
 class Refilled:
-    """A batch for a program that is known: nothing static was made for it.
+    """A batch for an existing program: only the dynamic part is new.
 
     Attributes:
-        inputs: for each arena its input rows, padded.
+        inputs: for each arena, its padded input rows.
         tables: as in `Lowered`.
-        output_rows: int32; the rows of the results of all samples, one after the other.
+        output_rows: int32; the rows of all outputs, sample after sample.
         nodes, distinct, levels, steps, bound, launches, padded_rows: see `Summary`.
     """
 
@@ -114,12 +126,12 @@ class Refilled:
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """The sizes that a program is to have.
+    """The requested sizes of a program.
 
     Attributes:
-        least: at least these.
-        headroom_for: room for other batches of so many samples, 0 for none (see `util/headroom`).
-        static_loops: whether loops are to have static trip counts.
+        least: the least sizes.
+        headroom_for: add headroom for other batches of this many samples; 0 for none (see `util/headroom`).
+        static_loops: whether loops have static trip counts.
     """
 
     least: Sizes
@@ -132,14 +144,15 @@ class Executor:
     """A way to run a batch.
 
     Attributes:
-        name: what users call it: `executor="fused"`.
-        lower: from a batch, a policy and sizes to a program with its tables; None where samples are not recorded.
-        run: from a plan and the leaves of the shared arguments to its outputs: the leaves of each result for
-            `out="list"`, else the outputs themselves.
-        refill: from the static part of a plan, the typed graphs and leaves of other samples, a policy, and whether
-            equal calls are merged, to tables of the same program; None where the samples do not fit.
-        splits_cells: whether cells in loops are split into what runs before, in and after them.
-        has_room: whether a program serves other batches that fit its sizes.
+        name: the value of the user's option `executor`, such as `"fused"`.
+        lower: from a batch, a policy and sizes to a program with its tables. None if samples are not recorded.
+        run: from a plan and the leaves of the shared arguments to its outputs. For `out="list"` it returns the leaves
+            of each result.
+        refill: from the static part of a plan, the typed graphs and input rows of other samples, a policy, and whether
+            equal calls are merged, to tables of the same program. It returns None if the samples do not fit. None if
+            programs are not reused.
+        splits_cells: whether cells in loops are split into parts that run before, in and after the loop.
+        has_room: whether a program runs other batches that fit its sizes.
         runs_effects: whether cells may have effects.
     """
 

@@ -1,7 +1,7 @@
-"""How much memory a plan needs, from its static sizes.
+"""Prediction of a plan's memory from its static sizes.
 
-What XLA decides (which buffers share a place, what is fused away) is not known here, so this is a prediction: on the
-programs that the tests compile it is within a factor of 1.5 of what XLA allots.
+It is only a prediction, because XLA decides which buffers share memory and which operations are fused. On the programs
+in the tests it is within a factor of 1.5 of XLA's allocation.
 """
 
 import math
@@ -20,8 +20,8 @@ class Memory:
     """The predicted peak memory of running a plan, in bytes: parameters, tables, inputs and outputs included.
 
     Attributes:
-        inference: for the outputs.
-        training: for a scalar of the outputs and its gradient in all shared arguments.
+        inference: bytes to compute the outputs.
+        training: bytes to compute a scalar of the outputs and its gradient with respect to all shared arguments.
 
     >>> print(Memory(inference=3_500_000, training=36_000_000))
     3.5 MB for inference, 36.0 MB for training
@@ -44,12 +44,12 @@ def _readable(size: float) -> str:
 
 @dataclass(frozen=True)
 class Need:
-    """What a phase or step needs besides the arenas, in bytes.
+    """The memory of a phase or step besides the arenas, in bytes.
 
     Attributes:
-        forward: while it runs.
-        saved: from its forward to its backward pass.
-        backward: while its backward pass runs.
+        forward: bytes during its forward pass.
+        saved: bytes from its forward to its backward pass.
+        backward: bytes during its backward pass.
     """
 
     forward: int
@@ -59,11 +59,12 @@ class Need:
 
 @dataclass(frozen=True)
 class StaticMemory:
-    """The part of a prediction that the static part of a plan decides: all but tables, input rows and outputs.
+    """The part of a prediction that depends on the static part of a plan: all but tables, input rows and outputs.
 
     Attributes:
         inference, training: bytes, as in `Memory`.
-        out_rows: bytes of a row of each stacked output. Those of `out="list"` are part of the above.
+        out_rows: the bytes of one row of each stacked output. For `out="list"` it is empty, and `inference` and
+            `training` include the outputs.
     """
 
     inference: int
@@ -73,11 +74,11 @@ class StaticMemory:
 
 @dataclass(frozen=True)
 class ProgramMemory:
-    """What running a program needs besides its arenas.
+    """The memory of a program besides its arenas.
 
     Attributes:
-        needs: of each phase or step.
-        kept: bytes of arenas that are kept for the backward pass.
+        needs: the need of each phase or step.
+        kept: the bytes of arenas that are kept for the backward pass.
     """
 
     needs: tuple[Need, ...]
@@ -85,7 +86,7 @@ class ProgramMemory:
 
 
 def predict_memory(plan: Any) -> Memory:
-    """The memory that running a plan needs."""
+    """Predicts the memory of running a plan."""
     needed: StaticMemory = plan.static.memory
     outputs = sum(len(rows) * size for rows, size in zip(plan.out_rows, needed.out_rows, strict=False))
     data = outputs + sum(leaf.nbytes for leaf in jax.tree.leaves(plan))
@@ -93,11 +94,11 @@ def predict_memory(plan: Any) -> Memory:
 
 
 def predict_static_memory(static: Any) -> StaticMemory:
-    """The memory that running any plan with this static part needs."""
+    """Predicts the memory of running a plan with this static part, without tables, input rows and stacked outputs."""
     classes = [static.tables.classes[arena.value_class] for arena in static.arenas]
     sizes = [arena.capacity * nbytes(own) for arena, own in zip(static.arenas, classes, strict=True)]
     program: ProgramMemory = static.program.memory(sizes, classes)
-    # A cotangent arena is made from another one.
+    # An update of a cotangent arena makes a second arena.
     cotangents = 2 * sum(size for size, own in zip(sizes, classes, strict=True) if is_float(own))
     shared_ids = static.program.shared.union(*(arena.shared for arena in static.arenas))
     shared = [static.tables.classes[static.tables.shared_class[shared_id]] for shared_id in shared_ids]
@@ -116,14 +117,14 @@ def predict_static_memory(static: Any) -> StaticMemory:
 
 
 def of_calls(kind: Kind, width: int) -> Need:
-    """One vmapped call; the gradients of its shared operands are made beside those of earlier calls."""
+    """Returns the need of one vmapped call. Its backward pass also holds new gradients of its shared operands."""
     work = width * work_of(kind)
     shared = sum(nbytes(a) for a, is_row in zip(kind.cell.in_avals, kind.vmapped, strict=True) if not is_row)
     return Need(forward=work, saved=width * _saved(kind), backward=work + shared)
 
 
 def work_of(kind: Kind) -> int:
-    """Bytes a row while a cell runs: its operands, its outputs and the largest value between them."""
+    """Returns the bytes per row of a running cell: its operands, its outputs and the largest intermediate value."""
     cell = kind.cell
     operands = sum(map(nbytes, kind.row_avals))
     between = max((nbytes(var.aval) for equation in cell.jaxpr.eqns for var in equation.outvars), default=0)
@@ -134,12 +135,12 @@ _saved_bytes = Cache(1024)
 
 
 def _saved(kind: Kind) -> int:
-    """Bytes a row that JAX saves to differentiate a cell: told by tracing it, which takes milliseconds."""
+    """Returns the bytes per row that JAX saves to differentiate a cell. Tracing the cell takes milliseconds."""
     return _saved_bytes.get_or_make(kind, lambda: _traced_saved(kind))
 
 
 def _traced_saved(kind: Kind) -> int:
-    """The same, asked of JAX; nothing for a cell that has no derivative."""
+    """Computes the result of `_saved` by tracing the cell's VJP. A cell without a derivative saves nothing."""
 
     def at(width: int) -> int:
         operands = [
@@ -152,10 +153,10 @@ def _traced_saved(kind: Kind) -> int:
 
     try:
         return at(2) - at(1)
-    except Exception:  # whatever JAX says of operations without a derivative, or that cannot be mapped
+    except Exception:  # JAX raises various errors for operations without a derivative or batching rule
         return 0
 
 
 def nbytes(one: Any) -> int:
-    """The bytes of an array, aval or value class."""
+    """Returns the size of an array, aval or value class in bytes."""
     return math.prod(one.shape) * one.dtype.itemsize

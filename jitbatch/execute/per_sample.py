@@ -1,7 +1,7 @@
-"""The per-sample executor: one jitted call a sample, for batches whose samples have nothing in common.
+"""The per-sample executor: one jitted call per sample, for batches whose samples have nothing in common.
 
-The function is traced once for each structure of samples; nothing is recorded or analysed. A plan holds the leaves of
-the samples, and the programs that run on them.
+The function is traced once for each structure of samples. Samples are not recorded or analysed. A plan holds the leaves
+of the samples and the program of each sample.
 """
 
 import itertools
@@ -37,13 +37,13 @@ from jitbatch.util.sites import describe_function
 
 @dataclass(frozen=True, eq=False)
 class SampleProgram:
-    """What a sample of one structure computes.
+    """The program of samples of one structure.
 
     Attributes:
         run: from the leaves of the shared arguments and of a sample to the leaves of its result.
-        tables: what the classes refer to.
+        tables: the tables of the value class ids.
         out_tree, out_classes: the tree of the result, and the value classes of its leaves.
-        jaxpr: what `run` runs.
+        jaxpr: the jaxpr of `run`.
     """
 
     run: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
@@ -54,7 +54,7 @@ class SampleProgram:
 
     @cached_property
     def key(self) -> Hashable:
-        """What is the same for equal programs."""
+        """A key that is equal for equal programs."""
         return closed_jaxpr_key(self.jaxpr)
 
     @cached_property
@@ -64,7 +64,12 @@ class SampleProgram:
 
 @dataclass(frozen=True)
 class PerSampleProgram:
-    """A program for each sample; and the value classes of what is stacked, of a result or of an item."""
+    """The programs of a batch.
+
+    Attributes:
+        samples: the program of each sample.
+        out_classes: the value classes of the leaves of a stacked result, or of an item.
+    """
 
     samples: tuple[SampleProgram, ...]
     out_classes: tuple[int, ...]
@@ -99,7 +104,7 @@ class PerSampleProgram:
 def sample_program(
     context: Context, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments
 ) -> SampleProgram:
-    """The program of a sample, traced if its structure is new."""
+    """Returns the program of a sample. A new structure is traced."""
     found = context.programs.get(structure.key)
     if found is None:
         found = _trace(context, structure, index, shared, arguments)
@@ -108,7 +113,7 @@ def sample_program(
 
 
 def _met_before(program: SampleProgram, context: Context, structure: Structure) -> SampleProgram | None:
-    """An equal program that was compiled for shared arguments with their keys in another order."""
+    """Returns an equal program of shared arguments with another order of keys, or None."""
     for other in {context.first, *context.first.others} - {context}:
         found = other.programs.get(structure.key) if structure.key in other.programs else None
         if found is not None and found.out_tree == program.out_tree and found.key == program.key:
@@ -134,7 +139,7 @@ def _trace(
         ]
         return results, held
 
-    # Without the axes of a mesh that the leaves may have: the program serves all.
+    # Mesh axes of the leaves are left out, so that the program runs with any of them.
     jaxpr, (results, held) = jax.make_jaxpr(of_leaves, return_shape=True)(
         list(map(aval_of, shared.leaves)), list(map(aval_of, structure.leaves))
     )
@@ -155,8 +160,15 @@ def _trace(
 
 
 def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared: SharedArguments, name: str) -> None:
-    """Raise if shared arguments hold other array leaves than before. The jaxpr returns, after so many results, those
-    that they hold in the end."""
+    """Raises an error if the function has replaced array leaves of the shared arguments.
+
+    Args:
+        jaxpr: the traced function. It returns the results, then the final leaves of the shared arguments.
+        results: the number of results.
+        held: the final leaves of each shared argument.
+        shared: the shared arguments.
+        name: the sample, for the error message.
+    """
     remaining = iter([None if isinstance(a, compat.Literal) else origin(jaxpr, a) for a in jaxpr.outvars[results:]])
     after = [list(itertools.islice(remaining, len(leaves))) for leaves in held]
     for kind, own, before in zip(shared.part_types, after, shared.split(jaxpr.invars), strict=True):
@@ -165,7 +177,7 @@ def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared:
 
 
 def run_each(plan: Any, shared_leaves: Sequence[Any]) -> Any:
-    """The outputs of a plan; of a list of results the leaves of each."""
+    """Runs a plan and returns its outputs; for `out="list"`, the leaves of each result."""
     static, program = plan.static, plan.static.program
     outputs = [sample.run(shared_leaves, leaves) for sample, leaves in zip(program.samples, plan.inputs, strict=True)]
     if static.out == "list":
@@ -176,7 +188,7 @@ def run_each(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     leaves = [leaf for result in outputs for leaf in result]
     if leaves:
         columns = _stack([leaves[i : i + size] for i in range(0, len(leaves), size)])
-    else:  # padding is of nothing then
+    else:  # no items: all rows are padding
         classes = map(static.tables.classes.__getitem__, program.out_classes)
         columns = [jnp.zeros((1, *value_class.shape), value_class.dtype) for value_class in classes]
     taken = [column[rows] for column, rows in zip(columns, plan.out_rows, strict=True)]

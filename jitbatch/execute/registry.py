@@ -1,4 +1,4 @@
-"""The executors that `jitbatch(executor=...)` knows."""
+"""The executors, by the names that `jitbatch(executor=...)` accepts."""
 
 from jitbatch.execute.dispatch import DISPATCH
 from jitbatch.execute.executor import Executor

@@ -1,4 +1,4 @@
-"""Reductions of any number of rows, many at once: sums, maxima and minima."""
+"""Segment reductions of rows: sums, maxima and minima."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +15,15 @@ def gather(arena: Any, rows: Any) -> Any:
 
 
 def segment_reduce(operation: str, arena: Any, terms: Any, segments: Any, count: int) -> Any:
-    """Result k is the sum ("sum"), maximum or minimum of the rows `terms` whose segment is k; segments ascend, and
-    `count` is that of padding."""
+    """Reduces rows by segment. Result k is the reduction of the terms with segment k.
+
+    Args:
+        operation: `"sum"`, `"max"` or `"min"`.
+        arena: the arena of the terms.
+        terms: the row of each term.
+        segments: the segment of each term, in ascending order. Padding has the segment `count`.
+        count: the number of results.
+    """
     rows = gather(arena, terms)
     dtype = accumulator(rows.dtype) if operation == "sum" else rows.dtype
     reduced = _SEGMENT[operation](rows.astype(dtype), segments, num_segments=count + 1, indices_are_sorted=True)
@@ -24,14 +31,23 @@ def segment_reduce(operation: str, arena: Any, terms: Any, segments: Any, count:
 
 
 def chunk_reduce(operation: str, arena: Any, terms: Any, first: Any, count: Any, longest: Any) -> Any:
-    """Result k is the sum, maximum or minimum of the rows `terms[first[k] : first[k] + count[k]]`. One gather for each
-    term of the longest reduction: inside a loop, a scatter would make XLA copy what it scatters to. Most reductions
-    have two terms, which need no loop."""
+    """Reduces consecutive terms. Result k is the reduction of the rows `terms[first[k] : first[k] + count[k]]`.
+
+    It gathers once for each term of the longest reduction. A scatter inside a loop would make XLA copy its target. The
+    first two terms need no loop; most reductions have two.
+
+    Args:
+        operation: `"sum"`, `"max"` or `"min"`.
+        arena: the arena of the terms.
+        terms: the rows of all terms.
+        first, count: the first term and the number of terms of each result.
+        longest: the largest number of terms.
+    """
     dtype = accumulator(arena.dtype) if operation == "sum" else arena.dtype
     column = (-1, *([1] * (arena.ndim - 1)))
 
     def term(k: Any) -> Any:
-        if operation != "sum":  # a term may take part twice: shorter ones repeat their last
+        if operation != "sum":  # repeated terms do not change the result: shorter reductions repeat their last term
             return gather(arena, terms[first + jnp.minimum(k, jnp.maximum(count - 1, 0))])
         rows = gather(arena, terms[jnp.minimum(first + k, len(terms) - 1)])
         return jnp.where((k < count).reshape(column), rows.astype(dtype), 0)
@@ -47,6 +63,6 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {"sum": lax.add, "max": lax.max
 
 
 def scatter_sums(totals: Any, terms: Any, row_of_term: Any) -> Any:
-    """The totals with each term added to its row; a row that does not exist is that of a term to be left out."""
+    """Adds each term to its row of `totals`. Terms with a row out of bounds are dropped."""
     dtype = accumulator(totals.dtype)
     return totals.astype(dtype).at[row_of_term].add(terms.astype(dtype), mode="drop").astype(totals.dtype)

@@ -1,4 +1,4 @@
-"""Sizes: what a fused program has room for, so that other batches can be run by it."""
+"""`Sizes`: the numbers of nodes, terms, rows and rounds that a fused program has room for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,15 @@ from jitbatch.ir.graph import Graph
 
 @dataclass(frozen=True)
 class LoopSizes:
-    """What a loop has room for: rounds, the width of a chunk, and of each class sums of pairs; where trip counts are
-    static, also chunks of these at once, and terms a sum."""
+    """The sizes of a loop.
+
+    Attributes:
+        rounds: the number of rounds.
+        width: the largest width of a chunk.
+        pairs: for each value class, the number of pair sums.
+        pair_trips: for each value class, the number of chunks of pair sums at a time; empty for dynamic trip counts.
+        longest: the number of terms of a reduction; 0 for dynamic trip counts.
+    """
 
     rounds: int = 0
     width: int = 0
@@ -20,7 +27,7 @@ class LoopSizes:
     longest: int = 0
 
     def united(self, *others: "LoopSizes") -> "LoopSizes":
-        """Room for each of several loops."""
+        """Returns sizes with room for each of several loops."""
         own = (self, *others)
         return LoopSizes(
             rounds=max(size.rounds for size in own),
@@ -33,17 +40,18 @@ class LoopSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a program has room for. A plan made `like` another has at least the other's sizes.
+    """The sizes of a program. A plan made `like` another has at least the other's sizes.
 
     Attributes:
-        profile: the kinds of node and the edges between them.
-        exemplars: graphs that have these kinds and edges.
-        nodes, terms: how many nodes of each type, in the order in which they run; of sums, how many terms.
-        inputs: how many input rows of each class.
-        shared: the shared values that are rows.
+        profile: the node kinds, and the edges between them.
+        exemplars: graphs with these kinds and edges.
+        nodes: the number of nodes of each type, in the order of execution.
+        terms: the number of terms of each reduction type.
+        inputs: the number of input rows of each value class.
+        shared: the ids of the shared values that are rows.
         loops: the sizes of each loop, by its types.
-        items: of ragged results, how many items.
-        item: the tree of an item and the classes of its leaves, where that is known.
+        items: the number of items of a ragged result.
+        item: the tree of an item and the classes of its leaves, or None if unknown.
     """
 
     profile: Profile = field(default_factory=Profile)
@@ -57,12 +65,17 @@ class Sizes:
     item: tuple[Any, tuple[int, ...]] | None = None
 
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
-        """The sizes of the loops that have become the loop of these types."""
+        """Returns the united sizes of the known loops that share a type with `origins`."""
         own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
         return LoopSizes().united(*own)
 
     def changes(self, before: "Sizes", names: Mapping[Origin, str], classes: Mapping[int, str]) -> Iterator[str]:
-        """How these sizes differ from earlier ones, for people; types and value classes have names."""
+        """Yields descriptions of the differences from earlier sizes.
+
+        Args:
+            before: the earlier sizes.
+            names, classes: the names of types and of value classes.
+        """
         yield from _differences("calls of", before.nodes, self.nodes, names)
         yield from _differences("terms of", before.terms, self.terms, names)
         yield from _differences("input rows of", before.inputs, self.inputs, classes)
@@ -93,7 +106,7 @@ def _largest(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:
 
 
 def _same(one: Origin, other: Origin) -> bool:
-    """Whether a type may have become another: with more kinds known, an operand that was shared may be a row."""
+    """Whether two types are of one cell. Their bindings may differ: with more kinds, a shared operand becomes a row."""
     return (one.body, one.part) == (other.body, other.part)
 
 

@@ -1,4 +1,4 @@
-"""The steps of a program, as reports, timing and checks read them."""
+"""The steps of a program, as input of reports, timing and verification."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,14 +9,25 @@ from jitbatch.ir.tables import Kind
 
 
 class Write(NamedTuple):
-    """An output of the nodes of a step: the arena, and int [nodes], the row of each node."""
+    """An output of the nodes of a step.
+
+    Attributes:
+        arena: the index of the arena.
+        rows: int [nodes]; the row of each node.
+    """
 
     arena: int
     rows: np.ndarray
 
 
 class Read(NamedTuple):
-    """Operands of the nodes of a step: the arena, the rows that are read, and which node of the step reads each."""
+    """An operand of the nodes of a step.
+
+    Attributes:
+        arena: the index of the arena.
+        rows: int [reads]; the rows.
+        nodes: int [reads]; the index of the reading node in the step.
+    """
 
     arena: int
     rows: np.ndarray
@@ -28,13 +39,13 @@ class Step:
     """One vmapped call of a cell.
 
     Attributes:
-        kind: what its nodes compute.
-        phase: when it runs; steps of one phase and round do not wait for each other.
-        round: of a loop the round, None outside of loops.
-        count: how many nodes it runs.
-        width: how many rows it computes, padding included.
+        kind: the kind of its nodes.
+        phase: its phase. Steps of one phase and round are independent.
+        round: its round in a loop; None outside of loops.
+        count: the number of nodes.
+        width: the number of computed rows, padding included.
         writes: an entry for each output.
-        reads: an entry for each row operand; one for all terms of a reduction.
+        reads: an entry for each row operand; one entry for all terms of a reduction.
     """
 
     kind: Kind
@@ -47,6 +58,6 @@ class Step:
 
 
 def operand_reads(arenas: tuple[int, ...], rows: np.ndarray) -> tuple[Read, ...]:
-    """The reads of nodes with a fixed number of operands; `rows` is int [operands, nodes]."""
+    """Returns the reads of nodes with a fixed number of operands. `rows` is int [operands, nodes]."""
     nodes = np.arange(rows.shape[1])
     return tuple(Read(arena, own, nodes) for arena, own in zip(arenas, rows, strict=False))

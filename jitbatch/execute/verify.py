@@ -1,7 +1,7 @@
-"""Checks between the passes of planning; tests switch them on (`util/passes`).
+"""Verification between the passes of planning. Tests switch it on (`util/passes`).
 
-Each function holds the result of one pass against the documented invariants of what it made, and raises `VerifyError`
-naming the one that is broken. Graphs, schedules and steps check themselves (`Graph.verify`, `Problem.verify`).
+Each function checks the documented invariants of one pass's result, and raises a `VerifyError` that names the broken
+invariant. Graphs and schedules verify themselves (`Graph.verify`, `Problem.verify`).
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from jitbatch.util.errors import VerifyError
 
 
 def verify_analysis(analysis: Analysis) -> None:
-    """Check what types, joining, packing and dedupe made of a batch of graphs."""
+    """Checks the result of typing, joining, packing and deduplicating a batch of graphs."""
 
     def check(holds: Any, law: str) -> None:
         if not holds:
@@ -45,7 +45,7 @@ def verify_analysis(analysis: Analysis) -> None:
     check(np.all(used), "rows of inputs and shared values are in front")
 
     check(np.all(leader <= nodes) and np.array_equal(leader[leader], leader), "a leader is the first of its kind")
-    # A value is known by its row, or by the leader that makes it and which of its outputs it is.
+    # The identity of a value is its row, or the leader of its producer and the index of the output.
     output = np.arange(batch.values) - np.append(batch.first_value, 0)[batch.producer]
     made_by = np.append(leader, -1)[batch.producer]
     identity = np.stack([made_by, np.where(known, analysis.value_row, output), np.where(known, value_class, -1)])
@@ -62,7 +62,7 @@ def verify_analysis(analysis: Analysis) -> None:
 
 
 def _value_classes(analysis: Analysis) -> np.ndarray:
-    """int [values]; -1 for a value that is nothing's."""
+    """Returns int [values], the value class of each value; -1 for a value without a class."""
     batch, tables = analysis.batch, analysis.tables
     classes = batch.given_class.copy()
     for number, kind in enumerate(analysis.types.kinds):
@@ -72,7 +72,7 @@ def _value_classes(analysis: Analysis) -> np.ndarray:
 
 
 def verify_lowered(analysis: Analysis, lowered: Lowered) -> None:
-    """Check that every distinct value of a batch has a row of its own, inside its arena."""
+    """Checks that every distinct value of a batch has its own row, inside its arena."""
     batch, value_class = analysis.batch, _value_classes(analysis)
     capacity = np.full(len(analysis.tables.classes), -1)
     for arena in lowered.arenas:
@@ -90,7 +90,7 @@ def verify_lowered(analysis: Analysis, lowered: Lowered) -> None:
 
 
 def verify_steps(plan: Any) -> None:
-    """Check that every row is written before it is read, once, and that padding is never read."""
+    """Checks that every row is written once and before it is read, and that padding is never read."""
 
     def check(holds: Any, law: str) -> None:
         if not holds:

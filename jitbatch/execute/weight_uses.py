@@ -1,10 +1,11 @@
-"""A cell cut for a loop: what its forward pass saves, and its backward pass without the gradients of shared operands.
+"""Cells cut at their weight uses: the backward pass of a loop leaves out the gradients of shared operands.
 
-Inside a loop over levels, a gradient of the weights would touch every weight in every step. So a cell is cut where
-shared operands meet rows. The pieces that read both are its *joints*: `left @ W + right @ U + b` is one. The forward
-pass saves the outputs of joints that contract (a matmul is not computed twice). The backward pass gives the cotangents
-of the row operands and those of the joints' outputs, one row a node; after the loop, one large contraction over all
-nodes turns these into the gradients of the shared operands.
+Inside a loop over rounds, a gradient of the weights would touch every weight in every step. So a cell is cut where
+shared operands meet rows. The pieces that read both are its *weight uses* (`Joint` in the code); for example,
+`left @ W + right @ U + b` is one weight use. The forward pass saves the outputs of weight uses with contractions, so
+that no matmul runs twice. The backward pass computes the cotangents of the row operands and of the outputs of weight
+uses, one row per node. After the loop, one large contraction over all nodes computes the gradients of the shared
+operands from these.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from jitbatch.util.compat import is_float
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """A part of a cell that reads rows and shared values.
+    """A weight use: a part of a cell that reads rows and shared values.
 
     Attributes:
-        rows, shared: the variables it reads.
-        outputs: the variables it makes.
+        rows, shared: the variables that it reads.
+        outputs: its output variables.
         equations: its equations in order.
         is_saved: whether the forward pass saves its outputs.
     """
@@ -40,7 +41,12 @@ class Joint:
     is_saved: bool
 
     def __call__(self, rows: Sequence[Any], shared: Sequence[Any], is_real: Any = None) -> list[Any]:
-        """What one row makes, which is padding if it is not real (see `execute/padding`)."""
+        """Returns the outputs for one row.
+
+        Args:
+            rows, shared: the values of the variables that it reads.
+            is_real: False if the row is padding (see `execute/padding`); None if derivatives need no mask.
+        """
         if not self.equations:
             return list(shared)
         env = dict(zip((*self.rows, *self.shared), (*rows, *shared), strict=True))
@@ -50,15 +56,24 @@ class Joint:
 
 
 class CutCell:
-    """A cell whose operands are rows where `is_row` says so, and shared values elsewhere.
+    """A cell cut at its weight uses.
+
+    Args:
+        cell: the cell.
+        is_row: for each operand, whether it is a row; the others are shared.
 
     Attributes:
-        prologue_outputs: how many shared values the loop is given: the shared operands that it reads, and what the cell
-            computes from shared operands alone, which `prologue` computes once.
-        joints: in the order of execution.
-        saved_avals: of what the forward pass saves.
-        tap_avals, saved_place: of the joints' float outputs, whose cotangents the backward pass stores, and in the
-            place of which of the saved values each is stored, or None.
+        row_vars: the variables of the row operands.
+        shared_vars: the shared variables that the loop reads: shared operands, and values computed from these alone.
+            `prologue` computes them once.
+        program: the equations and weight uses, in the order of execution.
+        out_atoms: the variables and literals of the outputs.
+        joints: the weight uses in the order of execution.
+        saved_avals: the avals of the values that the forward pass saves.
+        tapped: the weight uses whose output cotangents the backward pass stores.
+        tap_avals: the avals of the float outputs of these weight uses.
+        saved_place: for each of these outputs, the index of the saved value that its cotangent replaces, or None.
+        stored_joint_rows: the rows that these weight uses read and that are not operands of the cell.
     """
 
     def __init__(self, cell: Cell, is_row: Sequence[bool]):
@@ -84,8 +99,8 @@ class CutCell:
         self.joints = [item for item in self.program if isinstance(item, Joint)]
         saved = [v for joint in self.joints if joint.is_saved for v in joint.outputs]
         self.saved_avals = [v.aval for v in saved]
-        # What depends on no operand, as the 1 of `x + 1`, has no gradient, and its joint needs no tap; but a saved one
-        # does in any case, since the cotangents of its rows come through it.
+        # A constant, such as the 1 of `x + 1`, has no gradient, and its weight use needs no tap. But a saved weight use
+        # always needs one: the cotangents of its rows pass through it.
         varying = set(self._shared_operands)
         for equation in shared_equations:
             if any(_is_var(v) and v in varying for v in equation.invars):
@@ -94,15 +109,18 @@ class CutCell:
         self.tapped = [joint for joint in self.joints if joint.is_saved or not has_gradient.isdisjoint(joint.shared)]
         taps = [v for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
         self.tap_avals = [v.aval for v in taps]
-        # Rows that joints read and that are not operands of the cell: the backward pass stores them.
+        # The backward pass stores the rows that weight uses read and that are not operands of the cell.
         read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
         self.stored_joint_rows = [v for v in read if v not in self.row_vars]
         behind = self._saved_behind(self.stored_joint_rows)
         self.saved_place = [saved.index(v) if v in saved and v not in behind else None for v in taps]
 
     def _saved_behind(self, some: Sequence[Any]) -> set[Any]:
-        """The saved values that some variables are computed from. Cotangents do not take their places: nothing tells
-        XLA that they are read before, and it would copy all of them in every chunk."""
+        """Returns the saved values that some variables depend on.
+
+        Cotangents do not replace these saved values. XLA cannot know that they are read before they are overwritten,
+        and would copy all of them in every chunk.
+        """
         behind: dict[Any, set[Any]] = {}
         for item in self.program:
             is_joint = isinstance(item, Joint)
@@ -112,13 +130,13 @@ class CutCell:
         return set().union(*(behind.get(v, ()) for v in some))
 
     def _passed_on(self, var: Any) -> Any:
-        """An output that depends on shared operands alone, as what a joint without equations makes."""
+        """Returns a variable for an output that depends only on shared operands: a weight use without equations."""
         made = compat.Var(var.aval)
         self.program.append(Joint(rows=(), shared=(var,), outputs=(made,), equations=(), is_saved=False))
         return made
 
     def prologue(self, shared: Sequence[Any]) -> list[Any]:
-        """The shared values that the loop reads, from the cell's shared operands."""
+        """Computes the shared values that the loop reads from the cell's shared operands."""
         env = dict(zip(self._shared_operands, shared, strict=True))
         for equation in self._shared_equations:
             _evaluate(equation, env)
@@ -127,7 +145,16 @@ class CutCell:
     def forward(
         self, rows: Sequence[Any], shared: Sequence[Any], is_real: Any = None
     ) -> tuple[list[Any], list[Any]]:  # fmt: skip
-        """The outputs, and what is saved for the backward pass; for one row, which may be padding."""
+        """Runs the cell on one row.
+
+        Args:
+            rows: the row operands.
+            shared: the outputs of `prologue`.
+            is_real: False if the row is padding; None if derivatives need no mask.
+
+        Returns:
+            The outputs, and the values that are saved for the backward pass.
+        """
         if is_real is not None:
             rows = [real(row, is_real) for row in rows]
         env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
@@ -146,11 +173,20 @@ class CutCell:
     def tapped_forward(
         self, rows: Sequence[Any], taps: Sequence[Any], saved: Sequence[Any], shared: Sequence[Any], width: int
     ) -> tuple[list[Any], list[Any]]:
-        """The float outputs as a function of rows and of `taps`, zeros that are added to what the joints make; and
-        `stored_joint_rows`. Outputs of saved joints are not computed again.
+        """Runs the cell on `width` nodes, for differentiation with respect to rows and taps.
 
-        This is for `width` nodes at once. Each item is mapped by itself, so that the taps, which have a derivative of
-        their own, see whole arrays.
+        A tap is a zero that is added to an output of a weight use. Its cotangent is the cotangent of this output. Each
+        equation and weight use is vmapped separately, so that the custom derivative of taps gets whole arrays.
+
+        Args:
+            rows: the row operands.
+            taps: a zero for each float output of the tapped weight uses.
+            saved: the outputs of saved weight uses; they are not computed again.
+            shared: the outputs of `prologue`.
+            width: the number of nodes.
+
+        Returns:
+            The float outputs, and the values of `stored_joint_rows`.
         """
         env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
         remaining_taps, remaining_saved = iter(taps), iter(saved)
@@ -184,7 +220,11 @@ class CutCell:
 
 
 def _tap(joint: Joint, run: Any, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
-    """`values`, a joint's float outputs, with its derivative for the rows, and that of the identity for the taps."""
+    """Returns `values`, the float outputs of a weight use, with a custom derivative.
+
+    The derivative with respect to the rows is that of the weight use. The derivative with respect to the taps is the
+    identity.
+    """
     flows = [is_float(var.aval) for var in joint.rows]
 
     def tapped(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> list[Any]:
@@ -203,8 +243,8 @@ def _tap(joint: Joint, run: Any, rows: list[Any], shared: list[Any], values: lis
 
         _, pull = jax.vjp(floats, [row for flow, row in zip(flows, rows, strict=True) if flow])
         d_rows = iter(pull(cotangents)[0])
-        # Not None for the values: jax 0.10 then fails to transpose a scan that made them. And no stop_gradient: a
-        # derivative of this derivative needs theirs.
+        # The cotangents of `values` are zeros, not None: with None, jax 0.10 fails to transpose a scan that computed
+        # them. There is no stop_gradient, because a second derivative needs the derivative of `values`.
         nothing = [jnp.zeros_like(cotangent) for cotangent in cotangents]
         return nothing, cotangents, [next(d_rows) if flow else None for flow in flows], None
 
@@ -222,8 +262,15 @@ def _read(atom: Any, env: dict[Any, Any]) -> Any:
 
 
 def _evaluate(equation: Any, env: dict[Any, Any], shared: Sequence[Any] = (), is_real: Any = None) -> None:
-    """Evaluate an equation. If `is_real` is given, one that may be singular in some of the variables `shared` has no
-    derivative in them for padding."""
+    """Evaluates an equation and writes its outputs to `env`.
+
+    Args:
+        equation: the equation.
+        env: the values of variables.
+        shared: shared variables. If the equation may be singular in them, padding gets no derivative with respect to
+            them.
+        is_real: False if the row is padding; None if derivatives need no mask.
+    """
     inputs = [_read(atom, env) for atom in equation.invars]
     if is_real is not None:
         read = [atom for atom in equation.invars if _is_var(atom) and atom in shared]
@@ -233,17 +280,17 @@ def _evaluate(equation: Any, env: dict[Any, Any], shared: Sequence[Any] = (), is
 
 
 def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_atoms: Sequence[Any]) -> list[Any]:
-    """Equations in order, those that read shared floats gathered into joints.
+    """Returns the equations in order, with those that read shared floats grouped into weight uses.
 
-    Sums of joints, of a joint and shared values, and of a joint and rows that the cell is given, are parts of one
-    joint: their terms have equal cotangents.
+    A sum is part of the weight uses that it adds, also if it adds shared values or row operands of the cell: all terms
+    of a sum have equal cotangents.
     """
     uses: dict[Any, int] = {}
     for atom in (*(a for eqn in equations for a in eqn.invars), *out_atoms):
         if _is_var(atom):
             uses[atom] = uses.get(atom, 0) + 1
-    open_joints: dict[Any, list[Any]] = {}  # by the one output of a joint that only one equation reads
-    members: dict[int, list[Any]] = {}  # by the position of a joint's last equation
+    open_joints: dict[Any, list[Any]] = {}  # by the single output of a weight use, if one equation reads it
+    members: dict[int, list[Any]] = {}  # by the position of a weight use's last equation
     absorbed: set[int] = set()
     position_of: dict[Any, int] = {}
     for position, equation in enumerate(equations):

@@ -170,6 +170,6 @@ def _advice(report: "Report") -> str:
 
 
 def _marked(text: str) -> str:
-    """Text with what stands in backquotes as code."""
+    """Returns text as HTML, with backquoted parts as `<code>`."""
     pieces = escape(text).split("`")
     return "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))

@@ -16,11 +16,11 @@ HEADINGS = (
     "cell", "where", "calls", "distinct", "steps", "width", "min", "pad", "hoist/core/sink", "flops", "time", "compile",
 )  # fmt: skip
 TYPES = 12
-"""Types of which it is said in what they differ from others of their function."""
+"""The number of types whose differences from other types of their function are shown."""
 
 
 def as_text(report: "Report") -> str:
-    """The report as lines of text."""
+    """Returns the report as text."""
     return "\n".join([*_head(report), "", *_table(report), *_types(report), "", *_totals(report), *_advice(report)])
 
 
@@ -34,8 +34,12 @@ def _head(report: "Report") -> list[str]:
 
 
 def rows_of(report: "Report", most: int | None = None) -> Iterator[tuple[str, ...]]:
-    """The cells of the table, a line for each cell and, where it was split, one for each part; of the costliest cells,
-    if there are more than `most`."""
+    """Yields the rows of the table: a row for each cell and, for a split cell, a row for each part.
+
+    Args:
+        report: the report.
+        most: the number of cells to show, the first in the report; None for all.
+    """
     places = short_paths(cell.where for cell in report.cells)
     for cell in report.cells[:most]:
         calls = "?" if cell.calls is None else readable_count(cell.calls)
@@ -68,7 +72,7 @@ def rows_of(report: "Report", most: int | None = None) -> Iterator[tuple[str, ..
 
 
 def further_cells(report: "Report", most: int) -> str:
-    """What is said of the cells that are left out of a table; nothing, if there are none."""
+    """Returns a line about the cells beyond the first `most`, or "" if there are none."""
     left_out = report.cells[most:]
     share = sum(cell.share for cell in left_out)
     return f"... and {len(left_out)} more, with {100 * share:.0f}% of the time" if left_out else ""
@@ -101,7 +105,7 @@ def _table(report: "Report") -> list[str]:
 
 
 def _types(report: "Report") -> list[str]:
-    """In what types of one function differ."""
+    """Returns lines with the differences between types of one function."""
     lines = [(cell.calls or 0, f"{cell.name}: {cell.differs}") for cell in report.cells[:MOST] if cell.differs]
     return ["", *largest(lines, TYPES)] if lines else []
 
@@ -118,7 +122,7 @@ def _cut(text: str, width: int, end: bool = False) -> str:
 
 
 def facts(report: "Report") -> Iterator[tuple[str, str]]:
-    """The totals: what each is called, and what it is."""
+    """Yields the totals, each as a name and a text."""
     before = f"{readable_count(report.nodes)} calls"
     if report.operations is not None:
         before += f" of {readable_count(report.operations)} operations"

@@ -1,4 +1,4 @@
-"""What is compiled, and why: the difference between a plan that is run and the one that was run before it."""
+"""Compilations and their causes: the difference between a plan and the plan that ran before it."""
 
 import logging
 import warnings
@@ -24,10 +24,10 @@ _ROOM = "`f.capacity(shared, data_set, batch_size=n)` has room for all minibatch
 _SAME = "by a plan that was run before: an argument of the jitted function around it is new, or the function itself"
 
 MANY_PROGRAMS = 3
-"""At its third program a function warns: each takes seconds to compile."""
+"""A function warns at this number of programs: each takes seconds to compile."""
 
 Run = tuple[PlanStatic, tuple[int, ...]]
-"""What a program is compiled for: the static part of a plan, and the shape of its outputs, the number of samples."""
+"""The key of a compiled program: the static part of a plan, and the shape of its output rows (number of samples)."""
 
 
 class RecompileWarning(UserWarning):
@@ -35,7 +35,7 @@ class RecompileWarning(UserWarning):
 
 
 class _Watch:
-    """The compilations since it began, each with its cause."""
+    """Records the compilations in a block, each with its cause."""
 
     def __init__(self) -> None:
         self.cause = ""
@@ -52,14 +52,14 @@ _watches: list[_Watch] = []
 
 @contextmanager
 def assert_max_compiles(n: int) -> Iterator[None]:
-    """Fail if XLA compiles more than `n` programs in the block, and say what caused each: a line for your own tests.
+    """Fails if XLA compiles more than `n` programs in the block. Use it in your own tests.
 
     Args:
-        n: how many compilations are allowed, of whatever program.
+        n: the number of allowed compilations. Programs without jitbatch count too.
 
     Raises:
-        AssertionError: naming, for each compilation, the program and what is new in the plan that it is for: a cell
-            type and its file and line, or a size that grew.
+        AssertionError: there were more compilations. The message names each compiled program and its cause: a new
+            cell type with its file and line, or a size that grew.
 
     >>> import jitbatch
     >>> double = jitbatch.jitbatch(lambda scale, x: scale * x)
@@ -84,7 +84,7 @@ def assert_max_compiles(n: int) -> Iterator[None]:
 
 
 def note_run(plan: Plan) -> None:
-    """Note that a plan is about to be run, or traced."""
+    """Notes that a plan is about to be run or traced, and logs the cause if it needs a new program."""
     static = plan.static
     run = (static, np.shape(plan.out_rows[0]) if plan.out_rows else ())
     causes = static.tables.causes
@@ -128,7 +128,7 @@ def _number(shape: tuple[int, ...]) -> int:
 
 
 def describe_change(before: PlanStatic | None, now: PlanStatic) -> str:
-    """What a plan has that the one before had not."""
+    """Describes the differences of a plan from the one before."""
     name = describe_function(now.owner.__wrapped__)
     if before is None:
         return f"the first plan of {name}"
@@ -163,7 +163,7 @@ def _changes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
 
 def _sizes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
     yield from now.program.changes(before.program, now.tables)
-    if now.program.sizes is not None:  # which says it by cells
+    if now.program.sizes is not None:  # `changes` above reports sizes by cell
         return
     rows = {arena.value_class: arena.capacity for arena in before.arenas}
     for arena in now.arenas:

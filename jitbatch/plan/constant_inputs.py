@@ -1,4 +1,4 @@
-"""A plan's inputs are constants: to differentiate with respect to them is an error, never a wrong answer."""
+"""A plan's inputs are constants: differentiation with respect to them raises an error."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,11 @@ def _refuse(primals: Any, tangents: Any) -> Any:
 
 
 def with_constant_inputs(plan: Plan) -> Plan:
-    """The same plan, whose inputs raise when they are differentiated, here or later: in a jit nobody knows yet."""
+    """Returns the plan with inputs that raise `PlanError` when they are differentiated.
+
+    Inside `jax.jit`, only a later transformation shows whether inputs are differentiated. So the check is part of the
+    traced computation.
+    """
 
     def constant(leaf: Any) -> Any:
         differentiable = compat.is_tracer(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)

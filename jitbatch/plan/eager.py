@@ -1,8 +1,8 @@
-"""Running a plan at once, outside of compiled functions: programs do not depend on the number of samples.
+"""Eager execution of plans: programs do not depend on the exact number of samples.
 
-A call of `.batch` on samples may have any number of them. The plan has room for a number on a coarse grid (see
-`plan/rooms`), the program returns so many rows of each output, and what is padding is cut off on the host: on the
-device, each number of samples would be a program.
+A call of `.batch` may have any number of samples. The plan has room for a rounded number (see `plan/rooms`), and the
+program returns this number of rows for each output. The host removes the padding: on the device, every number of
+samples would need its own program.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from jitbatch.util import compat
 
 
 def on_grid(count: int) -> int:
-    """The next of 1, 4, 16, 64, ...
+    """Rounds up to 1, 4, 16, 64, ...
 
     >>> [on_grid(count) for count in (1, 2, 4, 5, 64, 65)]
     [1, 4, 4, 16, 64, 256]
@@ -30,10 +30,11 @@ def on_grid(count: int) -> int:
 
 
 def run_eagerly(plan: Plan, run: Callable[[Plan], list[Any]]) -> Any:
-    """The outputs of a plan for the fused executor.
+    """Returns the outputs of a plan for the fused executor.
 
     Args:
-        run: runs a plan whose outputs are nothing but rows.
+        plan: the plan.
+        run: runs a plan with `out="rows"` and returns the rows of each output.
     """
     static = plan.static
     if static.out == "list":
@@ -59,7 +60,7 @@ def _as_list(plan: Plan, run: Callable[[Plan], list[Any]]) -> list[Any]:
 
 
 def _take(plan: Plan, columns: Sequence[tuple[int, Any]], run: Callable[[Plan], list[Any]]) -> list[Any]:
-    """Rows of arenas, so many of each as are on the grid."""
+    """Runs the plan and returns rows of arenas. The number of rows of each column is rounded up by `on_grid`."""
     arenas = tuple(arena for arena, _ in columns)
     static = interned(replace(plan.static, out="rows", out_trees=(), out_arenas=(arenas,)))
     padded = tuple(np.pad(rows, (0, on_grid(len(rows)) - len(rows)), mode="edge") for _, rows in columns)
@@ -67,7 +68,7 @@ def _take(plan: Plan, columns: Sequence[tuple[int, Any]], run: Callable[[Plan], 
 
 
 def _cut(rows: Any, count: int) -> Any:
-    """The first rows of an array."""
+    """Returns the first `count` rows of an array. Concrete arrays on one device are cut on the host."""
     if len(rows) == count:
         return rows
     is_on_host = not (compat.is_tracer(rows) or compat.is_prng_key(rows.dtype)) and len(rows.devices()) == 1

@@ -29,7 +29,7 @@ from jitbatch.util import passes
 
 @dataclass(frozen=True)
 class Options:
-    """How a batch is planned."""
+    """The options of planning; see `jitbatch`."""
 
     policy: str
     executor: str
@@ -39,12 +39,12 @@ class Options:
 
     @property
     def static_loops(self) -> bool:
-        """Whether loops have static trip counts. On a GPU, one with a dynamic count waits for the host in each turn."""
+        """Whether loops have static trip counts. On a GPU, a dynamic count waits for the host in every round."""
         return self.loops == "static" or (self.loops == "auto" and jax.default_backend() == "gpu")
 
 
 class Planned(NamedTuple):
-    """What a plan is for: the function, the description of its shared arguments, and how it is called."""
+    """The function of a plan, the key of its shared arguments, and the layout of its arguments."""
 
     owner: Any
     shared_key: Any
@@ -55,14 +55,15 @@ def make_plan(
     planned: Planned, graphs: Sequence[Graph], inputs: Sequence[Inputs], options: Options, request: SizeRequest,
     reason: str = "",
 ) -> Plan:  # fmt: skip
-    """Plan a batch of at least one sample.
+    """Plans a batch of at least one sample.
 
     Args:
-        planned: what the plan is for.
-        graphs: one for each sample.
+        planned: the function and its arguments.
+        graphs: the graph of each sample.
         inputs: the leaves of each sample that are rows.
-        request: the sizes that the plan is to have.
-        reason: why these graphs and options were chosen.
+        options: the options of planning.
+        request: the sizes of the plan.
+        reason: the reason for this granularity and executor, or "".
     """
     tables, least = graphs[0].tables, request.least
     out_trees, out_classes = outputs_of(graphs, tables, options.out, least.item)
@@ -112,11 +113,14 @@ def make_plan(
 
 
 def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], options: Options) -> Plan | None:
-    """A plan for the program of another plan, without making anything static; None where the batch does not fit it.
+    """Plans a batch for the program of another plan, and reuses its static part.
 
     Args:
         like: a plan of the same function, with one shard.
         graphs, inputs, options: as for `make_plan`.
+
+    Returns:
+        The plan, or None if the batch does not fit the program.
     """
     static, refill = like.static, EXECUTORS[options.executor].refill
     types = static.types
@@ -159,11 +163,11 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
 
 
 def _profile(graphs: Sequence[Graph], least: Sizes, executor: Executor) -> Profile:
-    """The kinds and edges that the types are decided for: those of the batch, and those there is to be room for."""
+    """Returns the kinds and edges of the batch and of the least sizes. They determine the types."""
     if executor.has_room:
         known = known_types(least.profile, graphs[0].tables, executor.splits_cells, tuple(least.nodes))
         if known is not None and all(known in graph.typed for graph in graphs):
-            return least.profile  # an earlier plan has found that it covers these graphs
+            return least.profile  # known from an earlier plan: the profile covers these graphs
     return least.profile.union(graphs)
 
 
@@ -183,7 +187,7 @@ def _summary(samples: int, analysis: Analysis, lowered: Lowered) -> Summary:
 
 
 def _input_rows(arena: ArenaShape, rows: Mapping[int, Any], tables: Tables) -> Any:
-    """The input rows of an arena, padded; padding alone where another plan's sizes have room for rows of this class."""
+    """Returns the padded input rows of an arena. If the batch has no rows of its class, all rows are padding."""
     value_class = tables.classes[arena.value_class]
     none = None
     if arena.inputs and arena.value_class not in rows:

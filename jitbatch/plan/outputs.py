@@ -15,9 +15,18 @@ from jitbatch.util.key_order import sorted_tree
 def outputs_of(
     graphs: Sequence[Any], tables: Tables, out: str, known: tuple[Any, tuple[int, ...]] | None
 ) -> tuple[tuple[Any, ...], list[tuple[int, ...]]]:
-    """The result trees and the classes of their leaves: one for all samples, one for each, or those of an item. Of
-    graphs, or of whatever else has an `out_tree`, `out_classes` and `items`. Only a list of results keeps the order of
-    keys in dicts: what is stacked has them sorted, as `jax.vmap` returns them."""
+    """Returns the trees of the results, and the value classes of their leaves.
+
+    For `out="stack"` there is one tree for all samples, for `out="list"` one for each sample, for `out="ragged"` the
+    tree of an item. Dicts in a list of results keep the order of their keys. Stacked results have sorted keys, as
+    `jax.vmap` returns them.
+
+    Args:
+        graphs: for each sample its `Graph` or `SampleProgram`; only `out_tree`, `out_classes` and `items` are read.
+        tables: the tables of the function.
+        out: the form of the outputs; see `jitbatch`.
+        known: the tree of an item and its classes if an earlier plan knows them, else None.
+    """
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
     if out == "ragged":
@@ -45,20 +54,25 @@ def _result_of(graph: Any, tables: Tables) -> str:
 
 
 def describe_result(tree: Any, classes: Sequence[ValueClass]) -> str:
-    """A result's tree, with the shapes and dtypes of its leaves."""
+    """Returns a result's tree as text, with the shapes and dtypes of its leaves."""
     return str(tree.unflatten(map(str, classes))).replace("'", "")
 
 
 def rows_of_outputs(
     graphs: Sequence[Any], rows: np.ndarray, out: str, leaves: int, items: int, headroom_for: int
 ) -> tuple[tuple[np.ndarray, ...], Ragged | None]:
-    """The rows of outputs as a plan holds them, and for `out="ragged"` all else that the result has.
+    """Computes `Plan.out_rows` and `Plan.ragged`.
 
     Args:
-        graphs: one for each sample.
+        graphs: the graph of each sample.
         rows: int32; the rows of the leaves of all results, sample after sample.
-        leaves: how many leaves a result, or an item, has.
-        items, headroom_for: of ragged results, at least so many items, and room for those of so many samples.
+        out: the form of the outputs; see `jitbatch`.
+        leaves: the number of leaves of a result or an item.
+        items: for ragged results, the least number of items.
+        headroom_for: for ragged results, the number of samples to add headroom for; 0 for none.
+
+    Returns:
+        The rows of the outputs, and for `out="ragged"` the `Ragged` without its rows, else None.
     """
     if out == "ragged":
         return ragged_outputs(graphs, rows, leaves, items, headroom_for)

@@ -1,4 +1,4 @@
-"""Plans that run one sample after the other (see `execute/per_sample`)."""
+"""Plans for the per-sample executor (see `execute/per_sample`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,14 @@ def plan_per_sample(
     planned: Planned, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]], out: str,
     least: Sizes, reason: str = "",
 ) -> Plan:  # fmt: skip
-    """A plan that runs one sample after the other.
+    """Makes a plan that runs one sample after the other.
 
     Args:
-        planned: what the plan is for.
-        programs, leaves: of each sample.
+        planned: the function and its arguments.
+        context: the context of the samples.
+        programs, leaves: the program and the leaves of each sample.
         out, reason: as in `PlanStatic`.
-        least: of ragged results, the least number of items.
+        least: the least sizes; only the items of ragged results count.
     """
     out_trees, out_classes = outputs_of(programs, context.tables, out, least.item)
     count = len(programs)

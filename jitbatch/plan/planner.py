@@ -1,4 +1,4 @@
-"""From a call to a plan: which graphs its samples have, in which way the batch is run, what the plan is to be like."""
+"""From a call to a plan: record the samples, choose granularity and executor, and determine the sizes."""
 
 import copy
 import itertools
@@ -49,7 +49,7 @@ from jitbatch.util.sites import describe_function
 
 
 class Call:
-    """What a batch is given: its shared arguments and its samples."""
+    """The arguments of a batch: shared arguments and samples."""
 
     def __init__(self, arguments: Arguments, shared: SharedArguments | None = None):
         self.arguments = arguments
@@ -65,11 +65,11 @@ class Call:
 
 
 class Recorded:
-    """The samples of a call as a context knows them.
+    """The samples of a call in a context.
 
     Attributes:
-        structures: the samples taken apart.
-        graphs: a graph for each, once they are recorded.
+        structures: the flattened samples.
+        graphs: the graph of each sample, after `record`.
     """
 
     def __init__(self, call: Call, context: Context):
@@ -84,17 +84,17 @@ class Recorded:
 
     @property
     def arrays(self) -> Iterator[Any]:
-        """The leaves of all samples that are not numbers."""
+        """The array leaves of all samples."""
         return itertools.chain.from_iterable(structure.arrays for structure in self.structures)
 
     @property
     def is_concrete_or_differentiated_once(self) -> bool:
-        """Whether nothing takes part in a transformation, but for one differentiation in reverse mode."""
+        """Whether all leaves are concrete, or take part only in one reverse-mode differentiation."""
         traced = filter(compat.is_tracer, itertools.chain(self.arrays, self.call.shared.leaves))
         return all(map(compat.is_in_reverse_mode_alone, traced))
 
     def some(self, chosen: Iterable[int]) -> "Recorded":
-        """Some of the samples."""
+        """Returns the samples with these indices."""
         part = copy.copy(self)
         vars(part).pop("inputs", None)
         part.structures = [self.structures[i] for i in chosen]
@@ -108,12 +108,12 @@ class Recorded:
 
 
 class Planner:
-    """Plans the batches of one function, and remembers what was recorded for them.
+    """Plans the batches of one function, and caches the recordings.
 
     Attributes:
-        owner: the decorated function; its plans refer to it.
-        granularity, options: what was asked for when it was decorated.
-        contexts: what is known of the function for each kind of shared arguments.
+        owner: the decorated function. Its plans refer to it.
+        granularity, options: the arguments of the decorator.
+        contexts: a cache of contexts, one for each kind of shared arguments.
     """
 
     def __init__(self, owner: Any, granularity: str, options: Options):
@@ -128,12 +128,13 @@ class Planner:
         self, call: Call, like: Plan | Capacity | str | None = None, shards: int | None = None,
         rooms: Rooms | None = None,
     ) -> Plan:  # fmt: skip
-        """A plan that may be kept.
+        """Makes a plan that the caller may keep.
 
         Args:
-            like: what the plan has at least the sizes of; `"auto"` is in the rooms of earlier plans.
-            shards: how many shards it has.
-            rooms: the rooms that it is made in, of someone who plans again and again.
+            call: the arguments of the batch.
+            like: the least sizes. `"auto"` uses the rooms of earlier plans; None takes the sizes of this batch.
+            shards: the number of shards, or None.
+            rooms: the rooms of a caller that plans repeatedly, or None.
         """
         if not call.samples:
             raise PlanError("there are no samples to plan")
@@ -160,12 +161,13 @@ class Planner:
         self, arguments: Arguments, shared: SharedArguments, mapped: Sequence[Any],
         rooms: Callable[[int], Rooms] | None,
     ) -> Plan:  # fmt: skip
-        """A plan for a step (see `step/samples`).
+        """Makes a plan for a step (see `step/samples`).
 
         Args:
-            arguments: how the function is called.
-            mapped: its mapped arguments.
-            rooms: the rooms for so many samples; None for a plan on its own.
+            arguments: the arguments of the function; the values of mapped ones are ignored.
+            shared: the shared arguments.
+            mapped: the mapped arguments.
+            rooms: returns the rooms for a number of samples; None for a plan with the sizes of its batch.
         """
         values = iter(mapped)
         parts = [part if part.axis is None else replace(part, value=next(values)) for part in arguments.parts]
@@ -174,7 +176,12 @@ class Planner:
 
     @without_explicit_mesh()
     def capacity(self, call: Call, batch_size: int) -> Capacity:
-        """What has room for the minibatches of a data set, which is given as the samples of a call."""
+        """Returns a capacity for the minibatches of a data set.
+
+        Args:
+            call: the arguments, with the whole data set as samples.
+            batch_size: the number of samples in a minibatch.
+        """
         if not 0 < batch_size <= len(call.samples):
             raise ArgumentError(
                 f"batch_size={batch_size} is not a number of samples that a minibatch can have: there are "
@@ -184,7 +191,7 @@ class Planner:
         batch = Recorded(call, context)
         graphs = batch.record()
         counts = np.stack([np.bincount(graph.kind, minlength=len(context.tables.kinds)) for graph in graphs])
-        # The largest minibatches, of all nodes and of each kind of node; and one of many, with headroom.
+        # The minibatches with the most nodes, in total and of each kind; and samples spread over all, with headroom.
         columns = [counts.sum(axis=1), *counts.T[counts.any(axis=0)]]
         largest = {tuple(np.sort(np.argsort(-column, kind="stable")[:batch_size])) for column in columns}
         choice = Choice(Way(context.granularity, "fused"))
@@ -197,7 +204,7 @@ class Planner:
 
     @without_explicit_mesh()
     def plan_for_once(self, call: Call) -> Plan:
-        """A plan that is run at once, and may hold values of an outer transformation."""
+        """Makes a plan to run immediately. It may hold tracers of an outer transformation."""
         try:
             return self._plan(call, self._context(call.arguments, call.shared), "fused", is_eager=True)
         except ClosesOverTracer:
@@ -206,7 +213,7 @@ class Planner:
 
     @without_explicit_mesh()
     def ready(self, plan: Plan, shared: SharedArguments) -> Plan:
-        """A plan that can be run with these shared arguments, or an error."""
+        """Returns a plan that runs with these shared arguments. Raises `PlanError` if they do not fit the plan."""
         plan = self._attached(plan, shared)
         self._check_owner(plan)
         if plan.is_sharded:
@@ -223,7 +230,7 @@ class Planner:
         return plan
 
     def results_of_no_samples(self, call: Call) -> Any:
-        """What an empty batch returns: as much as an earlier one tells."""
+        """Returns the result of an empty batch. Its shapes and dtypes are those of an earlier batch."""
         if self.options.out == "list":
             return []
         with without_explicit_mesh():
@@ -276,7 +283,7 @@ class Planner:
         return context.in_order(orders)
 
     def _granularity_like(self, like: Plan | Capacity | str | None) -> str:
-        """The granularity to begin with: that of what is to be alike, if it may be chosen."""
+        """Returns the first granularity: the user's, or for `"auto"` that of `like`, or else `"subgraph"`."""
         if self.granularity != "auto":
             return self.granularity
         if isinstance(like, Plan):
@@ -288,11 +295,19 @@ class Planner:
         self, call: Call, context: Context, auto: str, like: Plan | Capacity | str | None = None,
         shards: int | None = None, rooms: Rooms | None = None, is_eager: bool = False,
     ) -> Plan:  # fmt: skip
-        """Plan a batch; `auto` is the executor that `executor="auto"` begins with here."""
+        """Plans a batch.
+
+        Args:
+            call: the arguments of the batch.
+            context: the context to record the samples in.
+            auto: the first executor for `executor="auto"`.
+            like, shards, rooms: as for `plan`.
+            is_eager: whether the plan runs immediately.
+        """
         with jax.profiler.TraceAnnotation("jitbatch.plan"):
             batch = Recorded(call, context)
             if is_eager and not batch.is_concrete_or_differentiated_once:
-                auto = "dispatch"  # it serves all transformations; inside a compiled function all is compiled anew
+                auto = "dispatch"  # supports all transformations; inside `jax.jit` no program is reused anyway
             way = Way(context.granularity, auto if self.options.executor == "auto" else self.options.executor)
             if EXECUTORS[way.executor].lower is not None:
                 batch.record()
@@ -316,7 +331,7 @@ class Planner:
         return plan
 
     def _choose(self, batch: "Recorded", way: Way) -> Choice:
-        """How to run a batch: as it begins, unless another way is predicted to pay."""
+        """Chooses granularity and executor: `way`, unless the cost model predicts that another way pays."""
         call, context = batch.call, batch.context
         others = self._others(way, batch)
         if not others:
@@ -328,14 +343,14 @@ class Planner:
         return self._chooser(context).choose(batch.graphs, way, others, by_operations)
 
     def _chooser(self, context: Context) -> Chooser:
-        """What decides how batches of a context are run."""
+        """Returns the chooser of a context."""
         found = self._choosers.get(context)
         return self._choosers.setdefault(context, Chooser(context.graphs)) if found is None else found
 
     def _rooms(
         self, batch: "Recorded", like: Plan | Capacity | str | None, shards: int | None, is_eager: bool
     ) -> Rooms | None:
-        """The rooms of earlier plans, if this one is to be in them."""
+        """Returns the rooms for an eager plan or for `like="auto"`, else None."""
         count = len(batch.structures)
         if is_eager:
             is_traced = any(map(compat.is_tracer, batch.arrays))
@@ -347,7 +362,7 @@ class Planner:
         self, batch: "Recorded", choice: Choice, like: Plan | Capacity | str | None, shards: int | None,
         rooms: Rooms | None, is_eager: bool,
     ) -> Plan:  # fmt: skip
-        """The plan of a batch, with the sizes that it is to have."""
+        """Makes the plan of a batch with the sizes of its room, or with those of `like`."""
         count = len(batch.structures)
         room_for = on_grid(count) if is_eager else count // (shards or 1)
 
@@ -367,7 +382,11 @@ class Planner:
         return make(None if isinstance(like, str) else like)
 
     def _refill(self, like: Plan, batch: "Recorded", choice: Choice) -> Plan | None:
-        """The plan of a batch that fits the program of another plan, if that is known and not of a file."""
+        """Makes a plan for the program of `like`.
+
+        Returns:
+            The plan, or None if the batch does not fit or `like` is loaded, sharded, or of another function or context.
+        """
         static: Any = like.static
         is_known = isinstance(static, PlanStatic) and static.tables is batch.context.tables and not like.is_sharded
         if not is_known or static.owner is not self.owner or not batch.graphs:
@@ -404,7 +423,7 @@ class Planner:
         return plan_shards(make, split(len(batch.structures), shards), request)
 
     def _others(self, first: Way, batch: "Recorded") -> set[Way]:
-        """The ways to run a batch that may be chosen instead of the first."""
+        """Returns the alternatives to the first way to run a batch."""
         others: set[Way] = set()
         is_auto = self.options.executor == "auto"
         is_known = first.executor in PREDICTIONS and EXECUTORS[first.executor].lower is not None
@@ -421,13 +440,13 @@ class Planner:
     def _least(
         self, like: Plan | Capacity | None, context: Context, shared: SharedArguments, arguments: Arguments
     ) -> Sizes:
-        """What a plan is to have at least, in terms of a context's tables."""
+        """Returns the least sizes of a plan, with the ids of a context's tables."""
         if isinstance(like, Plan):
             like = self._attached(like, shared)
             self._check_owner(like)
             if like.static.tables is context.tables:
                 return like.sizes
-            # Of a context that is gone, or of other shared arguments: what still has the same name counts.
+            # The plan is of a dropped context, or of other shared arguments: translate its sizes by name.
             like = like.capacity if like.static.program.sizes is not None else None
         if like is None:
             return Sizes()
@@ -438,7 +457,7 @@ class Planner:
         return replace(sizes, items=like.items, item=item)
 
     def _recorder(self, context: Context, shared: SharedArguments, arguments: Arguments) -> Callable[[Any], Graph]:
-        """A function that gives the graph of an exemplar."""
+        """Returns a function from an exemplar to its graph."""
         names = [part.name for part in arguments.mapped]
 
         def record(sample: Any) -> Graph:
@@ -454,7 +473,7 @@ class Planner:
         return record
 
     def _attached(self, plan: Plan, shared: SharedArguments) -> Plan:
-        """The plan; one that was unpickled, in terms of this function."""
+        """Returns the plan. A loaded plan gets a static part with the tables of this function."""
         saved: Any = plan.static
         if not isinstance(saved, SavedStatic):
             return plan
@@ -475,7 +494,7 @@ class Planner:
 
 
 def _instead_of_planning(traced: Sequence[Any]) -> str:
-    """What to do with samples that are not known while a plan is made."""
+    """Returns the remedy for samples that are tracers, as part of an error message."""
     if any(list(compat.modes_of(leaf)) for leaf in traced):
         return "To differentiate with respect to samples, call .batch on the samples themselves"
     return (

@@ -1,4 +1,4 @@
-"""Planning ahead: the next minibatches are planned while the device runs the last one."""
+"""Planning ahead of time: a thread plans the next minibatches while the device runs the current one."""
 
 import contextvars
 import queue
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 class Ahead(Iterator[T], Generic[T]):
-    """The items of an iterator, made ahead of time. Made by `f.plans(...)` and by `step.prefetch(...)`.
+    """An iterator whose items are made ahead of time. `f.plans(...)` and `step.prefetch(...)` return it.
 
-    Iterate over it; `close()` it, or use it as a context manager, to stop early. An exception of the iterator is raised
-    in the place of the item that could not be made.
+    To stop early, call `close()` or use it as a context manager. If the source raises an exception, `next` raises it in
+    place of the item.
 
     Args:
-        source: the iterator.
-        ahead: how many items are made ahead of time, in a thread; with 0, each is made when it is asked for. By default
-            2, but 0 where the device is a CPU.
+        source: the iterator that makes the items.
+        ahead: the number of items to make ahead of time, in a thread. With 0 there is no thread, and `next` makes the
+            item. None means 2, and 0 on a CPU.
     """
 
     def __init__(self, source: Iterator[T], ahead: int | None):
@@ -35,14 +35,14 @@ class Ahead(Iterator[T], Generic[T]):
             raise ArgumentError(f"prefetch={ahead} is negative: it is how many plans are made ahead of time")
         self._source = source
         self._worker = None if ahead == 0 else _Worker(self._source, ahead)
-        if self._worker is not None:  # its thread does not hold on to this object: one that is dropped is closed
+        if self._worker is not None:  # the thread has no reference to this object, so dropping it stops the thread
             weakref.finalize(self, self._worker.stop)
 
     def __next__(self) -> T:
         return next(self._source) if self._worker is None else self._worker.take()
 
     def close(self) -> None:
-        """Make no further items, wait until the thread has ended, and close the iterator if it is a generator."""
+        """Stops making items, waits for the thread to end, and closes the source if it is a generator."""
         if (self._worker is None or self._worker.close()) and isinstance(self._source, Generator):
             self._source.close()
 
@@ -54,7 +54,7 @@ class Ahead(Iterator[T], Generic[T]):
 
 
 def plans_of(make: Callable[[Any, Any], Plan], batches: Iterable[Any], like: Any) -> Iterator[Plan]:
-    """Plans of minibatches in turn, each made like the one before unless sizes look after themselves."""
+    """Yields the plans of minibatches. Unless `like` is `"auto"`, each plan is made `like` the one before."""
     for batch in batches:
         plan = make(batch, like)
         if like != "auto":
@@ -63,8 +63,7 @@ def plans_of(make: Callable[[Any, Any], Plan], batches: Iterable[Any], like: Any
 
 
 def on_device(items: Iterable[T]) -> Iterator[T]:
-    """Items, with their arrays put on the device where it has memory of its own. On a CPU, a program takes arrays of
-    NumPy in less time than `device_put` does."""
+    """Yields items with their arrays on the device. On a CPU, items stay as they are: NumPy arrays are faster there."""
     is_apart = jax.default_backend() != "cpu"
     for item in items:
         yield jax.device_put(item) if is_apart else item
@@ -119,7 +118,7 @@ class _Worker(Generic[T]):
         self._room.release()
 
     def close(self) -> bool:
-        """Stop, and wait for that where it can be waited for. Whether the thread has ended."""
+        """Stops the thread and waits for it, unless called from it. Returns whether the thread has ended."""
         self.stop()
         self._ended = True
         if threading.current_thread() is self._thread:

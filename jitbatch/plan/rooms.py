@@ -1,4 +1,4 @@
-"""Rooms: sizes that the plans of a function have in common, so that a few programs serve all of its batches."""
+"""Rooms: sizes that plans of a function share, so that a few programs run all of its batches."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,22 +10,26 @@ from jitbatch.plan.plan import Plan
 from jitbatch.util.caches import CacheInfo
 
 OUTLIER = 2.0
-"""A batch of this many times as many nodes as the largest one so far gets a room of its own: otherwise every later
-batch would be as large."""
+"""A batch with more than this many times the nodes of the largest batch gets a new room. Otherwise all later plans
+would have its size."""
 
 MAX_ROOMS = 4
-"""How many rooms there are at once; past that, the smallest is given up."""
+"""The number of rooms at a time. One more drops the smallest."""
 
 
 class Room(NamedTuple):
-    """Sizes that plans are to have, as a plan or the capacity of one; and how many nodes the largest batch had that
-    fitted, before equal calls were merged."""
+    """The sizes of some plans.
+
+    Attributes:
+        like: a plan with these sizes, or its capacity.
+        nodes: the number of nodes of the largest batch that fitted, before equal calls are merged.
+    """
 
     like: Plan | Capacity
     nodes: int
 
     def has(self, plan: Plan) -> bool:
-        """Whether a plan that was made like this one has just these sizes."""
+        """Whether a plan has exactly the sizes of this room."""
         if isinstance(self.like, Plan):
             return plan.static is self.like.static
         return plan.static.program.sizes is not None and plan.capacity == self.like
@@ -34,12 +38,13 @@ class Room(NamedTuple):
 class Rooms:
     """The rooms of one function with one kind of shared arguments and one number of samples.
 
-    A batch is planned in the smallest room that is large enough. One that does not fit makes its room grow, with
-    headroom for larger ones (see `util/headroom`), so that a shuffled data set needs two or three programs.
+    A batch is planned in the smallest room that may be large enough. If it does not fit, the room grows, with headroom
+    for larger batches (see `util/headroom`). So a shuffled data set needs two or three programs.
 
     Args:
-        headroom_at_first: whether the first plan has headroom as well. One that may be the only one has not.
-        known: the rooms of an earlier run.
+        headroom_at_first: whether the first plan has headroom too. It is False where the first plan may be the only
+            one.
+        known: the rooms of an earlier run, in ascending order.
     """
 
     def __init__(self, headroom_at_first: bool = False, known: Sequence[Room] = ()):
@@ -49,7 +54,7 @@ class Rooms:
         self._lock = threading.RLock()
 
     def info(self) -> CacheInfo:
-        """How many plans fitted, how many did not, and how many rooms there are."""
+        """Returns the number of plans that fitted, of plans that did not, and of rooms."""
         return CacheInfo(self.hits, self.misses, MAX_ROOMS, len(self._rooms))
 
     def __iter__(self) -> Iterator[Room]:
@@ -57,10 +62,12 @@ class Rooms:
             return iter(list(self._rooms))
 
     def plan(self, nodes: int, make: Callable[[Plan | Capacity | None, bool], Plan]) -> Plan:
-        """A plan of a batch of so many nodes.
+        """Plans a batch in a room.
 
         Args:
-            make: plans the batch with at least the sizes of another plan, and with headroom or without.
+            nodes: the number of nodes of the batch.
+            make: plans the batch. Its arguments are a plan or capacity with the least sizes, or None; and whether to
+                add headroom.
         """
         room = self._room_for(nodes)
         if room is not None:
@@ -80,7 +87,7 @@ class Rooms:
             return plan
 
     def _room_for(self, nodes: int) -> Room | None:
-        """The smallest room that may be large enough, or be made so."""
+        """Returns the smallest room that may be large enough or may grow, or None."""
         with self._lock:
             return next((room for room in self._rooms if nodes <= OUTLIER * room.nodes), None)
 

@@ -1,4 +1,4 @@
-"""Running a plan, by whichever executor it was made for."""
+"""Execution of a plan by its executor."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,13 @@ from jitbatch.util import meshes
 
 
 def execute(plan: Plan, shared_leaves: Sequence[Any], is_eager: bool = False) -> Any:
-    """The outputs of a planned batch; `is_eager` if it was planned to be run at once."""
+    """Returns the outputs of a planned batch.
+
+    Args:
+        plan: the plan.
+        shared_leaves: the leaves of the shared arguments.
+        is_eager: whether the plan was made for a single run (`Planner.plan_for_once`).
+    """
     static = plan.static
     executor = EXECUTORS[static.executor]
     if is_eager and executor.has_room:
@@ -23,12 +29,12 @@ def execute(plan: Plan, shared_leaves: Sequence[Any], is_eager: bool = False) ->
     outputs = meshes.run(executor.run, plan, list(shared_leaves))
     if static.out != "list":
         return outputs
-    # A compiled program would sort the keys of dicts, so results are put together here.
+    # A compiled program would sort the keys of dicts, so the results are unflattened here.
     return [tree.unflatten(leaves) for tree, leaves in zip(static.out_trees, outputs, strict=True)]
 
 
 def results_of(plan: Plan, outputs: Any) -> list[Any]:
-    """What `execute` returned, as the results of the samples one by one."""
+    """Converts the return value of `execute` to a list with the result of each sample."""
     if plan.static.out == "list":
         return outputs
     if plan.ragged is not None:

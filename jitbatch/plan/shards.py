@@ -1,4 +1,4 @@
-"""Plans for several devices: one plan whose leaves are stacked from plans of equal static part."""
+"""Plans for several devices: the stacked leaves of several plans with equal static parts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ from jitbatch.plan.plan import Plan
 from jitbatch.util.errors import PlanError
 
 MAX_ROUNDS = 4
-"""How often plans are made like one another until they are equal. The second time is enough for all that is known."""
+"""The limit of planning rounds until all shards have one static part. Two rounds were enough in all known cases."""
 
 
 def split(count: int, shards: int) -> list[slice]:
-    """Which samples each shard has."""
+    """Returns the samples of each shard, as slices."""
     if shards < 1 or count % shards:
         raise PlanError(f"{count} samples cannot be split into {shards} shards of equal size")
     size = count // shards
@@ -25,7 +25,13 @@ def split(count: int, shards: int) -> list[slice]:
 
 
 def plan_shards(make: Callable[[slice, SizeRequest], Plan], parts: Sequence[slice], request: SizeRequest) -> Plan:
-    """One plan of all shards, from a function that plans some of the samples like another plan."""
+    """Makes one plan for all shards.
+
+    Args:
+        make: plans some of the samples with requested sizes.
+        parts: the samples of each shard.
+        request: the sizes of the first plan.
+    """
     plans: list[Plan] = []
     for _ in range(MAX_ROUNDS):
         earlier, plans = plans, []

@@ -1,4 +1,4 @@
-"""The static part of a plan: what a program is compiled for."""
+"""The static part of a plan: the key of its compiled program."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +15,16 @@ from jitbatch.util.errors import PlanError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanStatic:
-    """What a program is compiled for: everything in a plan but its integer tables and input rows.
+    """The static part of a plan: all of it except its integer tables and input rows.
 
     Attributes:
-        tables: what the numbers below refer to.
-        owner, shared_key, call: the function, the description of its shared arguments, and how it is called.
-        arenas, program: what is run.
-        out, out_trees, out_arenas: the kind of output, the trees of results, and the arenas of their leaves.
-        executor, reason: the name of the executor, and why it was chosen if another was asked for.
-        types: the types of the batch, if it was analysed.
-        out_classes: the value classes of what is stacked: of a result, or of an item.
+        tables: the tables for the ids below.
+        owner, shared_key, call: the function, the key of its shared arguments, and the layout of its arguments.
+        arenas, program: the shapes of the arenas, and the program of the executor.
+        out, out_trees, out_arenas: the form of the outputs, the trees of results, and the arenas of their leaves.
+        executor, reason: the name of the executor, and the reason for the choice, or "".
+        types: the types of the batch; None for the per-sample executor.
+        out_classes: the value classes of the leaves of a stacked result, or of an item.
     """
 
     tables: Tables
@@ -43,7 +43,7 @@ class PlanStatic:
 
     @cached_property
     def capacity(self) -> Capacity:
-        """The capacity of plans with this static part and without items."""
+        """The capacity of plans with this static part, with `items` 0."""
         sizes = self.program.sizes
         if sizes is None or self.types is None:
             raise PlanError(f"a plan for the {self.executor} executor has the sizes of its batch, no capacity")
@@ -54,7 +54,7 @@ class PlanStatic:
     def memory(self) -> StaticMemory:
         return predict_static_memory(self)
 
-    def __repr__(self) -> str:  # read where JAX says that two plans are not for one program
+    def __repr__(self) -> str:  # JAX shows it in errors about plans of different programs
         sizes = str(self.capacity) if self.program.sizes is not None else f"{len(self.arenas)} arenas"
         return f"<{self.executor} program of {self.owner!r}: {sizes}>"
 
@@ -65,7 +65,7 @@ class PlanStatic:
         if self is other:
             return True
         if not isinstance(other, PlanStatic):
-            return NotImplemented  # that of a plan in a file knows how it compares with this (see `plan/saved/plans`)
+            return NotImplemented  # `SavedStatic` compares itself with this class (see `plan/saved/plans`)
         return self.tables is other.tables and self._identity() == other._identity()
 
     @cached_property
@@ -77,17 +77,17 @@ class PlanStatic:
 
 
 class Summary(NamedTuple):
-    """What planning did, in numbers.
+    """The numbers of a plan.
 
     Attributes:
-        samples, nodes: how many there are.
-        distinct: nodes that are computed; the others are equal to one of them.
+        samples, nodes: the numbers of samples and of nodes.
+        distinct: the number of computed nodes. Every other node is equal to one of them.
         levels: the length of the longest path.
-        types: kinds of nodes that are batched together.
-        steps: how often some nodes of one type run together.
-        bound: how many steps any order needs at least (see `ir/ranks`), 0 if that was not looked for.
-        launches: how many vmapped calls that takes; the fused executor runs a step in chunks of a few widths.
-        rows, padded_rows: what the calls compute, without and with padding.
+        types: the number of cell types.
+        steps: the number of steps. A step runs nodes of one type together.
+        bound: the least number of steps of any schedule (see `ir/ranks`), 0 if it was not computed.
+        launches: the number of vmapped calls. The fused executor runs a step in chunks of a few widths.
+        rows, padded_rows: the number of computed rows, without and with padding.
     """
 
     samples: int
@@ -103,5 +103,5 @@ class Summary(NamedTuple):
 
 
 def interned(static: PlanStatic) -> PlanStatic:
-    """The one object among equals, so that comparing two is comparing identities."""
+    """Returns the canonical object among equal static parts, so that they compare by identity."""
     return static.tables.statics.get_or_make(static, lambda: static)

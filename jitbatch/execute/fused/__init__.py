@@ -1,1 +1,1 @@
-"""The fused executor: one XLA program for a whole batch, of which the schedule is data."""
+"""The fused executor: one XLA program runs a whole batch. The schedule is data of this program."""

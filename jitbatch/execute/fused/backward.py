@@ -1,15 +1,15 @@
-"""The backward pass of a loop: the transposed schedule, run by the same kind of loop.
+"""The backward pass of a loop: the same kind of loop, with the transposed schedule.
 
-A chunk gathers its operands again, takes the cotangents of what its nodes made, and writes the cotangents of what they
-read to contiguous *cotangent rows*, one for each node and operand: scattering them to the producers would make XLA copy
-a whole arena in every step. A producer gathers the one cotangent row of its reader. Where it has several readers, pairs
-of cotangent rows are summed into further rows until one is left. What was made before the loop has its cotangent rows
-summed after it, by one scatter. Gradients of shared operands are contracted after the loop (see
+A chunk gathers its operands again, reads the cotangents of its outputs, and writes the cotangents of its operands to
+contiguous *cotangent rows*, one for each node and operand. A scatter to the producers would make XLA copy a whole arena
+in every step. A producer with one reader gathers that reader's cotangent row. For a producer with several readers,
+pairs of cotangent rows are summed into further rows until one is left. For values from before the loop, one scatter
+after the loop sums the cotangent rows. Gradients of shared operands are contracted after the loop (see
 `execute/fused/weight_gradients`).
 
-Chunks are aligned to the *end* of what a round has to do: what a chunk writes too much lies before it, where earlier
-rounds, which come later, write again. The cotangents of outputs of weight uses take the place of the outputs that the
-forward pass has saved; there, a chunk leaves the rows of earlier rounds as they are.
+Chunks are aligned to the *end* of a round's nodes. The surplus rows of a chunk lie before these nodes. They belong to
+earlier rounds, which the backward pass runs later, and which overwrite them. The cotangents of a weight use's outputs
+replace the outputs that the forward pass saved; there, a chunk keeps the rows of earlier rounds.
 """
 
 import functools
@@ -28,12 +28,12 @@ from jitbatch.util.compat import is_float
 
 
 class Carry(NamedTuple):
-    """What the backward loop writes.
+    """The state of the backward loop.
 
     Attributes:
-        rows: for each arena its cotangent rows and the sums of pairs of them, None for none.
-        taps: for each type the cotangents of the outputs of its weight uses.
-        kept: for each type the rows that weight uses read and that are no operands of the cell.
+        rows: for each arena, its cotangent rows followed by the pair sums; None if it has no cotangent rows.
+        taps: for each type, the cotangents of the outputs of its weight uses.
+        kept: for each type, the rows that its weight uses read and that are not operands of the cell.
     """
 
     rows: tuple[Any, ...]
@@ -46,8 +46,8 @@ class Backward:
 
     Attributes:
         arenas, saved, shared, tables: the residuals of the forward pass.
-        cotangents: those of the arenas after the loop.
-        ends: where chunks end, from the end of each round to its beginning.
+        cotangents: the cotangents of the arenas after the loop.
+        ends: the positions of chunks, from the end of each round to its beginning.
     """
 
     def __init__(self, shape: LoopShape, residuals: Any, cotangents: Any):
@@ -55,13 +55,13 @@ class Backward:
         self.arenas, self.saved, self.shared, self.tables = residuals
         self.cotangents = cotangents
         self.axes = jaxprs.axes_of(self.tables)
-        # Chunks of the same widths as forwards.
+        # The chunks have the same widths as in the forward pass.
         begins = self.tables["ends"][..., 0]
         after = jnp.append(begins[1:], shape.margin + self.tables["total"][None], axis=0)
         self.ends = (begins + after)[..., None] - self.tables["ends"]
 
     def run(self) -> tuple[Any, Any, Any]:
-        """The cotangents of arenas, of shared operands, and of tables, which have none."""
+        """Returns the cotangents of the arenas, of the shared operands, and of the tables (all None)."""
         rounds = self.shape.round_count(self.tables)
         carry = lax.fori_loop(0, rounds, lambda i, carry: self._round(rounds - 1 - i, carry), self._first_carry())
         d_arenas = tuple(self._d_arena(arena, carry) for arena in range(len(self.arenas)))
@@ -108,7 +108,7 @@ class Backward:
 
     @jax.named_scope("pair_sums")
     def _sum_pairs(self, rows: tuple[Any, ...], r: Any, number: int) -> tuple[Any, ...]:
-        """The cotangent rows with all sums of pairs that are due before a type runs in a round."""
+        """Computes the pair sums that a type reads in a round, and returns the updated cotangent rows."""
         summed = list(rows)
         for arena, spans in enumerate(self.tables["pair_span"]):
             if spans is None:
@@ -118,7 +118,7 @@ class Backward:
             if self.shape.pair_trips is None:
                 _, summed[arena] = while_before(spans, end, first, 1, run, summed[arena])
                 continue
-            # A chunk that is computed once more gives the same; one that is too early is computed again.
+            # Recomputing a chunk gives the same rows. A chunk that runs too early is computed again later.
             last = jnp.maximum(spans[end], 1) - 1
 
             def once(k: Any, rows: Any, run: Any = run, first: Any = first, last: Any = last) -> Any:
@@ -134,7 +134,7 @@ class Backward:
         return put(rows, gather(rows, left) + gather(rows, right), self.shape.edge_rows[arena] + begin)
 
     def _cotangents_of(self, rows: tuple[Any, ...], arena: int, start: Any, width: int) -> Any:
-        """The cotangents of rows that nodes of the loop have made."""
+        """Returns the cotangents of `width` rows, from `start` on, that nodes of the loop wrote."""
         outer = part(self.cotangents[arena], start, width)
         if rows[arena] is None:
             return outer
@@ -143,14 +143,14 @@ class Backward:
     # Chunks
 
     def _chunk(self, number: int, first: Any, width: int, end: Any, carry: Carry) -> Carry:
-        """A chunk of a type, which ends at `end`; the nodes of its round begin at `first`."""
+        """Runs the chunk of a type that ends at `end`. The nodes of its round begin at `first`."""
         start = end - width
         if self.shape.blocks[number].kind.is_variadic:
             return carry._replace(rows=self._reduction_chunk(number, width, start, carry.rows))
         block, cut = self.shape.blocks[number], self.shape.blocks[number].cut
         saved = [part(own, start, width) for own in self.saved[number]]
         for tap, place in zip(carry.taps[number], cut.saved_place, strict=True):
-            if place is not None:  # the tap lies where the value was saved
+            if place is not None:  # the tap replaces the saved value
                 saved[place] = part(tap, start, width)
         d_outputs = [
             self._cotangents_of(carry.rows, arena, begin + start, width)
@@ -172,7 +172,7 @@ class Backward:
         return Carry(tuple(rows), _replaced(carry.taps, number, taps), _replaced(carry.kept, number, own_kept))
 
     def _reduction_chunk(self, number: int, width: int, start: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All terms of a sum have the cotangent of the sum, so a sum has one cotangent row."""
+        """Writes the cotangents of a chunk of sums. All terms of a sum share one cotangent row."""
         (begin,), (arena,) = self.shape.edges[number], self.shape.writes[number]
         if begin < 0:
             return rows
@@ -182,7 +182,7 @@ class Backward:
     def _pull(
         self, number: int, width: int, start: Any, saved: list[Any], d_outputs: list[Any]
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """The cotangents of a chunk's operands and taps, and the rows that its weight uses read."""
+        """Returns the cotangents of a chunk's operands and taps, and the rows that its weight uses read."""
         cut, shared = self.shape.blocks[number].cut, self.shared[number]
         operands = self.shape.operands(number, self.arenas, self.tables, start, width)
         flows = [begin >= 0 for begin in self.shape.edges[number]]
@@ -201,7 +201,7 @@ class Backward:
     # After the loop
 
     def _d_arena(self, arena: int, carry: Carry) -> Any:
-        """The cotangent of an arena before the loop; None if it has none."""
+        """Returns the cotangent of an arena before the loop; None if its dtype is not a float."""
         if not is_float(self.arenas[arena]):
             return None
         total, rows = self.cotangents[arena], carry.rows[arena]
@@ -212,13 +212,13 @@ class Backward:
                 total = scatter_sums(total, gather(rows, row_of_sum), row_of_term)
         for writes, block in zip(self.shape.writes, self.shape.blocks, strict=True):
             for place, begin in zip(writes, block.starts, strict=True):
-                if place == arena:  # these rows are overwritten by the loop
+                if place == arena:  # the loop overwrites these rows
                     total = put(total, jnp.zeros((self.shape.room(block), *total.shape[1:]), total.dtype), begin)
         return total
 
 
 def run_backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
-    """The backward pass of a loop, given the residuals of the forward pass and the cotangents of its arenas."""
+    """Runs the backward pass of a loop on the residuals of the forward pass and the cotangents of the arenas."""
     return Backward(shape, residuals, cotangents).run()
 
 

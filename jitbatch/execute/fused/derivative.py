@@ -1,8 +1,8 @@
-"""A function with derivatives of both modes: forward mode as JAX finds it, reverse mode by a rule of its own.
+"""Functions with derivatives in both modes: forward mode by JAX, reverse mode by a custom rule.
 
-A `jax.custom_vjp` has no forward mode, and a loop whose trip count is data has no reverse mode. So the tangents of the
-function's results are made by one linear operation, `tangents_p`. Evaluated, it is what JAX makes of the function in
-forward mode; transposed, it is the rule.
+A `jax.custom_vjp` has no forward mode, and a loop with a dynamic trip count has no reverse mode. So one linear
+primitive, `tangents_p`, computes the tangents of the function's results. Its evaluation is JAX's forward mode of the
+function. Its transposition is the custom rule.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from jitbatch.util.compat import is_float
 from jitbatch.util.errors import PlanError
 
 Linear = Callable[[list[Any], list[Any]], list[Any]]
-"""A function of residuals and of what it is linear in."""
+"""A function of residuals and of tangents or cotangents; it is linear in the latter."""
 
 
 def with_rule(
@@ -32,14 +32,14 @@ def with_rule(
     tangents: Callable[..., Any],
     backward: Callable[..., Any],
 ) -> Any:
-    """A function of pytrees of arrays, after a static argument, that is differentiated in either mode.
+    """Returns `fun` with derivatives in both modes.
 
     Args:
-        fun: `fun(static, *args)`.
-        forward: `forward(static, *args)` makes what `fun` does, and residuals.
-        tangents: `tangents(static, residuals, *d_args)` makes the tangents of the results.
-        backward: `backward(static, residuals, d_results)` makes the cotangents of the arguments. Of results that are no
-            floats it is given None, and of such arguments it may make anything.
+        fun: `fun(static, *args)`, a function of a static argument and pytrees of arrays.
+        forward: `forward(static, *args)` returns the results of `fun`, and residuals.
+        tangents: `tangents(static, residuals, *d_args)` returns the tangents of the results.
+        backward: `backward(static, residuals, d_results)` returns the cotangents of the arguments. The cotangents of
+            results that are not floats are None. The returned cotangents of arguments that are not floats are ignored.
     """
     function = jax.custom_jvp(fun, nondiff_argnums=(0,))
 
@@ -76,7 +76,7 @@ def _instantiate(tangent: Any, primal: Any) -> Any:
 
 
 class _Leaves:
-    """Which leaves of a pytree are floats, and so have tangents."""
+    """The float leaves of a pytree. Only these have tangents."""
 
     def __init__(self, example: Any):
         leaves, self.tree = jax.tree.flatten(example)
@@ -92,7 +92,7 @@ class _Leaves:
 
 
 def _differentiated_forward(fun: Linear) -> Linear:
-    """The function, in forward mode alone: it has no reverse mode, and says so."""
+    """Returns the function with forward mode only. Reverse mode raises `PlanError`."""
     function = jax.custom_jvp(fun)
 
     @function.defjvp
@@ -104,7 +104,7 @@ def _differentiated_forward(fun: Linear) -> Linear:
 
 
 def _without_reverse_mode(tangents: list[Any]) -> list[Any]:
-    """These tangents, which are made by a loop and so cannot be transposed."""
+    """Returns the tangents. Their transposition raises `PlanError`, since a loop computes them."""
     return _bind([], tangents, lambda _, d: d, _refuse, like=(tangents, tangents))
 
 
@@ -116,14 +116,14 @@ def _refuse(_: Any, __: Any) -> list[Any]:
 
 
 tangents_p = Primitive("jitbatch_tangents")
-"""Operands: markers of the arguments and of the results, residuals, and the tangents of the arguments."""
+"""Its operands are markers of the arguments and of the results, the residuals, and the tangents of the arguments."""
 tangents_p.multiple_results = True
 
 
 def _bind(
     residuals: list[Any], tangents: list[Any], evaluate: Linear, transpose: Linear, like: tuple[list[Any], list[Any]]
 ) -> list[Any]:
-    # The marker of a value is empty, and tells whether `jax.vmap` maps it: its tangent has to be mapped then, too.
+    # A marker is an empty array. It shows whether `jax.vmap` maps its value: then the tangent must be mapped too.
     markers = [lax.slice_in_dim(jnp.ravel(value), 0, 0) for values in like for value in values]
     return tangents_p.bind(
         *markers,
@@ -137,7 +137,7 @@ def _bind(
 
 
 def _split(operands: Sequence[Any], counts: tuple[int, int, int]) -> list[list[Any]]:
-    """The markers of arguments and of results, the residuals and the tangents."""
+    """Splits operands into the markers of arguments and of results, the residuals and the tangents."""
     remaining = iter(operands)
     return [list(itertools.islice(remaining, count)) for count in counts] + [list(remaining)]
 

@@ -1,4 +1,4 @@
-"""The fused executor: a batch as one compiled program."""
+"""The fused executor: one compiled program per batch, shared by batches with equal static parts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,13 @@ from jitbatch.schedule.policies import Policy
 from jitbatch.util.caches import Cache
 
 _programs = Cache(256)
-"""By the static parts of plans, which are equal for plans that one compilation serves."""
+"""The compiled programs, by the static parts of plans."""
 
 
 def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
-    """The outputs of a plan, by one compiled program."""
+    """Runs a plan as one compiled program and returns its outputs."""
     static = plan.static
-    if static.tables.holds_tracers:  # the program is of no use later
+    if static.tables.holds_tracers:  # the program cannot be reused
         return jax.jit(run_in_arenas)(plan, shared_leaves)
     return _programs.get_or_make(static, lambda: jax.jit(run_in_arenas))(plan, shared_leaves)
 
@@ -32,7 +32,7 @@ def _lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
 
 
 _layouts = Cache(256)
-"""The layouts of tables, by the static parts of plans."""
+"""The table layouts, by the static parts of plans."""
 
 
 def _refill(

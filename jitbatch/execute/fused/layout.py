@@ -1,4 +1,4 @@
-"""The tables of a fused program: one buffer of integers for all of them, and where in it each table lies."""
+"""The layout of a fused program's tables in one buffer of integers."""
 
 import itertools
 import math
@@ -19,18 +19,19 @@ from jitbatch.util.packed import Layout, Packed
 
 
 class TableLayout:
-    """Where the tables of a program lie.
+    """The offsets of a program's tables in their buffer.
 
     Attributes:
-        core: the sizes of the program, as the core reads them.
-        size: how many elements all tables have together.
-        is_for_constants: whether the inputs of the program are constants, and not those of an outer transformation.
+        core: the sizes and offsets, as input of `core`.
+        size: the number of elements of all tables.
+        is_for_constants: whether the program treats its inputs as constants, and not as values of an outer
+            transformation.
     """
 
     def __init__(self, types: Types, program: FusedProgram, arenas: Sequence[ArenaShape]):
         self.types, self.program, self.arenas = types, program, tuple(arenas)
         self._type_of = {kind: type_id for type_id, kind in enumerate(types.kinds)}
-        # Once to know the tables, and once with their offsets, which are those of `pack`.
+        # The first `_build` finds the tables. The second one uses their offsets, which are those of `pack`.
         self._shapes: list[tuple[int, ...]] = []
         self._offsets: list[int] = []
         _, tables = self._build()
@@ -51,7 +52,7 @@ class TableLayout:
         self.is_for_constants = all(block.flows == flows[block.kind] for block in program.blocks)
 
     def _build(self) -> tuple[list[PhaseLayout], tuple[Any, ...]]:
-        """The phases as the core reads them, and for each its tables, as places among all of them."""
+        """Returns the phases as input of `core`, and for each phase the indices of its tables."""
         built = [
             self._add_single(phase) if isinstance(phase, SingleShape) else self._add_loop(phase)
             for phase in self.program.phases
@@ -59,11 +60,11 @@ class TableLayout:
         return [layout for layout, _ in built], tuple(tables for _, tables in built)
 
     def tables(self, buffer: np.ndarray) -> Packed:
-        """The tables as a plan holds them: a buffer, int32 [size], that the core has filled."""
+        """Returns the tables of a plan from a buffer, int32 [size], that `core` has filled."""
         return Packed(buffer, self._layout)
 
     def shared_positions(self) -> SharedRows:
-        """Where the shared values lie that the arenas begin with."""
+        """Returns the rows of the shared values in the arenas."""
         tables, found = self.types.exemplars[0].tables, self._positions
         if found is None or (len(found.row), len(found.counts)) != (len(tables.shared_class), len(tables.classes)):
             found = shared_positions({arena.value_class: arena.shared for arena in self.arenas}, tables)
@@ -71,7 +72,7 @@ class TableLayout:
         return found
 
     def _add(self, *shape: int) -> tuple[int, int]:
-        """A further table: its place among the tables, and its offset."""
+        """Adds a table and returns its index and its offset."""
         place = len(self._shapes)
         self._shapes.append(shape)
         return place, self._offsets[place] if self._offsets else 0
@@ -141,7 +142,7 @@ class TableLayout:
         )
 
     def _arena(self, shape: LoopShape, arena: int) -> tuple[ArenaTables, dict[str, Any]]:
-        """The tables of cotangent rows of one arena: their offsets, and their places among all tables."""
+        """Returns the offsets and the indices of the tables for the cotangent rows of one arena."""
         if not shape.edge_rows[arena]:
             return ArenaTables(), {}
         edges, pairs = shape.edge_rows[arena], shape.pair_rows[arena]

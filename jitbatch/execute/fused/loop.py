@@ -1,4 +1,4 @@
-"""A loop over rounds: in a round, each of its types runs over the nodes that are ready, in chunks of a few widths."""
+"""The loop over rounds. In a round, each type runs the nodes that are ready, in chunks of a few widths."""
 
 import functools
 from typing import Any
@@ -16,12 +16,12 @@ from jitbatch.util import jaxprs
 
 
 def _run(shape: LoopShape, arenas: tuple[Any, ...], shared: tuple[Any, ...], tables: dict[str, Any]) -> tuple[Any, ...]:
-    """The arenas with the rows that the loop makes.
+    """Runs the loop and returns the arenas with the rows of its nodes.
 
     Args:
         shape: the static part.
-        arenas: all arenas; what earlier phases made is in them.
-        shared: for each type, what its cell reads of shared values (`CutCell.prologue`).
+        arenas: all arenas, with the rows of earlier phases.
+        shared: for each type, the shared values that its cell reads (`CutCell.prologue`).
         tables: the dynamic part.
     """
     return _forward(shape, arenas, shared, tables, save=False)[0]
@@ -63,7 +63,7 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
 
     saved = jaxprs.cast(saved, jaxprs.axes_of(tables))
     arenas, saved = lax.fori_loop(0, shape.round_count(tables), round_body, (tuple(arenas), saved))
-    # Behind the nodes lies what the last chunks have written too much.
+    # The last chunks have written surplus rows behind the nodes; they are set to zero.
     return arenas, tuple(
         tuple(put(a, jnp.zeros_like(a[: shape.margin]), shape.margin + tables["total"][number]) for a in own)
         for number, own in enumerate(saved)
@@ -76,10 +76,10 @@ def _forward_saving(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str
 
 
 def _tangents(shape: LoopShape, residuals: Any, *tangents: Any) -> Any:
-    # What the loop makes is in the arenas already; made again from these, it is the same.
+    # The arenas hold the rows of the loop already. Running the loop on them again gives the same rows.
     arenas, _, shared, tables = residuals
     return jax.jvp(functools.partial(_run, shape), (arenas, shared, tables), tangents)[1]
 
 
 run_loop = with_rule(_run, _forward_saving, _tangents, run_backward)
-"""`_run`, to be differentiated in either mode."""
+"""`_run` with derivatives in both modes."""

@@ -11,7 +11,7 @@ from jitbatch.util.csr import ranges
 
 
 def steps_of_loop(phase: int, shape: LoopShape, table: Any) -> Iterator[Step]:
-    """The chunks of a loop in the order of execution."""
+    """Yields the chunks of a loop in the order of execution."""
     ends, total = np.asarray(table["ends"]), np.asarray(table["total"])
     for turn in range(int(shape.round_count(table))):
         for place, block in enumerate(shape.blocks):

@@ -1,4 +1,4 @@
-"""From an analysed batch to a fused program: its tables (see `execute/fused/program`)."""
+"""From an analysed batch to a fused program and its tables (see `execute/fused/program`)."""
 
 from collections.abc import Sequence
 
@@ -22,8 +22,15 @@ def lower(
     analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False,
     headroom_for: int = 0,
 ) -> Lowered:  # fmt: skip
-    """Phases, with tables for this batch and room for at least `sizes`; and, if asked for, for other batches of so many
-    samples (see `util/headroom`)."""
+    """Lowers a batch to a program with its tables.
+
+    Args:
+        analysis: the analysed batch.
+        policy: the policy for rounds.
+        sizes: the least sizes of the program.
+        static_loops: whether loops have static trip counts.
+        headroom_for: add headroom for other batches of this many samples; 0 for none (see `util/headroom`).
+    """
     schedule = analysis.batch.schedule()
     find_rounds(schedule, analysis.types, policy, lambda: analysis.problem)
     program, arenas = size_program(analysis, schedule, sizes or Sizes(), static_loops, headroom_for)
@@ -41,12 +48,17 @@ def lower(
 def refill(
     layout: TableLayout, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
 ) -> Refilled | None:
-    """The tables of a program for another batch; nothing static is made, and None is returned if it does not fit.
+    """Computes the tables of an existing program for another batch.
 
     Args:
-        layout: that of the program.
-        graphs: those of the samples, in terms of the types of the program (see `batch/retype`).
+        layout: the layout of the program's tables.
+        graphs: the graphs of the samples, with the types of the program (see `batch/retype`).
         inputs: the leaves of each sample that are rows.
+        policy: the policy for rounds.
+        dedupe: whether equal calls are merged.
+
+    Returns:
+        The tables and input rows, or None if the batch does not fit the program.
     """
     types, tables = layout.types, layout.types.exemplars[0].tables
     packed = pack_inputs(inputs, types, tables)

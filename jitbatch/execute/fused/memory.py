@@ -1,4 +1,4 @@
-"""The memory that the phases of a fused program need (see `execute/memory`)."""
+"""The memory of a fused program's phases (see `execute/memory`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def memory_of_phases(phases: Sequence[Any], arena_sizes: Sequence[int], classes:
 
 
 def _versions(arena: int, phases: Sequence[Any]) -> int:
-    """How often an arena is kept for the backward pass: as each loop leaves it, if it is written again."""
+    """Returns the number of copies of an arena that the backward pass keeps: one, and one per loop before a write."""
     writes = [
         {place for places in phase.writes for place in places} if isinstance(phase, LoopShape) else set(phase.writes)
         for phase in phases
@@ -27,13 +27,12 @@ def _versions(arena: int, phases: Sequence[Any]) -> int:
 
 
 def _of_loop(shape: LoopShape, classes: Sequence[Any]) -> Need:
-    """What `execute/fused/loop` makes: edge rows are no longer needed when shared operands' gradients are
-    contracted."""
+    """Returns the need of a loop. Its cotangent rows are freed before the gradients of shared operands are computed."""
     saved = edges = tapped = work = contracted = 0
     for block in shape.blocks:
         cut = cut_cell(block.kind.cell, block.kind.vmapped)
         rows = block.capacity + 2 * shape.margin
-        # Cotangents of joints lie where the joints' outputs were saved.
+        # The cotangents of a weight use's outputs replace the saved outputs.
         taps = [aval for aval, place in zip(cut.tap_avals, cut.saved_place, strict=True) if place is None]
         taps = sum(map(nbytes, taps)) + sum(nbytes(var.aval) for var in cut.stored_joint_rows)
         saved += rows * sum(map(nbytes, cut.saved_avals))

@@ -1,13 +1,13 @@
-"""The fused executor: the schedule is data for one XLA program.
+"""The program of the fused executor: the schedule is data for one XLA program.
 
 A batch runs phase by phase (see `schedule/rounds`). A phase that is not a loop is one vmapped call over all its nodes.
-A loop runs round by round; in a round, each of its types runs over the nodes that are ready, in chunks of a few static
-widths. Trip counts, chunk positions and operand rows are tables, so that one compiled program runs any minibatch of any
-samples with these types and sizes.
+A loop runs round by round. In a round, each type runs the nodes that are ready, in chunks of a few static widths. Trip
+counts, chunk positions and operand rows are tables. So one compiled program runs all minibatches with these types and
+sizes.
 
-Every output of every type has a block of rows in its arena, and the nodes of a type lie in its blocks in the order of
-execution, so a chunk writes contiguous rows. The last chunk of a round may be wider than what is left: what it writes
-too much is written again by the next round, or lies in the margin behind the nodes.
+Every output of every type has a block of rows in its arena. The nodes of a type are in its blocks in the order of
+execution, so a chunk writes contiguous rows. The last chunk of a round may be wider than the remaining nodes. The next
+round overwrites its surplus rows, or they lie in the margin behind the nodes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,12 @@ from jitbatch.util import compat, jaxprs
 
 @dataclass(frozen=True)
 class SingleShape:
-    """The static part of a phase that is not a loop: its type, and the arenas of its row operands and outputs."""
+    """The static part of a phase that is not a loop.
+
+    Attributes:
+        block: its type.
+        reads, writes: the arenas of its row operands and of its outputs.
+    """
 
     block: Block
     reads: tuple[int, ...]
@@ -45,7 +50,12 @@ class SingleShape:
 
 @dataclass(frozen=True)
 class FusedProgram:
-    """Phases, one after the other."""
+    """A sequence of phases.
+
+    Attributes:
+        phases: the static parts of the phases.
+        sizes: the sizes of the program.
+    """
 
     phases: tuple[SingleShape | LoopShape, ...]
     sizes: Sizes = field(compare=False, repr=False)
@@ -60,7 +70,7 @@ class FusedProgram:
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         axes = jaxprs.axes_of(tables)
-        made: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows that no arena has yet, and where they begin
+        made: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows to write, with the first row of each
         for phase, table in zip(self.phases, tables, strict=True):
             if isinstance(phase, SingleShape):
                 arenas = _with_rows(arenas, made, phase.reads)
@@ -118,8 +128,11 @@ def _step_of_single(phase: int, shape: SingleShape, table: Any) -> Iterator[Step
 
 
 def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:
-    """The wanted arenas with the rows that were made for them, which lie one after the other. They are written at once:
-    each write would cost a copy of the arena's cotangent in the backward pass."""
+    """Writes the pending rows of the wanted arenas.
+
+    The pending rows of an arena are contiguous and are written at once: in the backward pass, each write costs a copy
+    of the arena's cotangent.
+    """
     arenas = list(arenas)
     for arena in wanted:
         if made[arena]:
@@ -134,7 +147,7 @@ def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
 
 
 def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: dict[int, Any]) -> list[Any]:
-    """The rows of each output."""
+    """Runs a phase that is not a loop, and returns the rows of each output."""
     block = shape.block
     kind = block.kind
     if kind.operation is not None:
@@ -156,5 +169,5 @@ def _run_single(shape: SingleShape, table: Any, arenas: Sequence[Any], shared: d
         zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
         return jaxprs.cast(zeros, jaxprs.axes_of((read, bound)))
 
-    # A type that this batch lacks is not computed: its padding has no real row to repeat.
+    # A type without nodes in this batch is not computed: there is no real row for its padding to repeat.
     return lax.cond(table["total"] > 0, compute, nothing, read, bound)

@@ -1,4 +1,4 @@
-"""The static part of a loop, and running its chunks: what the forward and the backward pass have in common."""
+"""The static part of a loop, and its iteration over chunks. The forward and the backward pass share both."""
 
 import functools
 from collections.abc import Callable
@@ -18,13 +18,13 @@ class Block:
     """All nodes of a type.
 
     Attributes:
-        kind: what they compute.
-        capacity: room for how many.
-        starts: where the block of each output begins in its arena.
-        flows: through which row operands a derivative can pass.
-        widths: of a loop, the widths that chunks can have.
-        terms: of sums, room for how many terms.
-        longest: of sums in a loop with static trip counts, room for how many terms a sum.
+        kind: the kind of the nodes.
+        capacity: the number of nodes that the block has room for.
+        starts: for each output, the first row of its block in its arena.
+        flows: for each row operand, whether a derivative can pass through it (activity analysis).
+        widths: in a loop, the widths of chunks.
+        terms: for a reduction, the number of terms that there is room for.
+        longest: for a reduction in a loop with static trip counts, the number of terms per reduction.
     """
 
     kind: Kind
@@ -47,14 +47,14 @@ class LoopShape:
 
     Attributes:
         blocks: its types.
-        margin: how many rows lie before and behind the nodes in each block.
-        rounds: room for how many rounds.
-        reads, writes: for each type, the arena of each row operand, and of each output.
-        edges: for each type, for each row operand where its edge rows begin, or -1 if it has no derivative.
-        edge_rows: for each arena, how many edge rows there are without the sums of pairs; 0 for none.
-        pair_rows: for each arena, room for how many sums of pairs.
-        pair_trips: for each arena, how many chunks of sums of pairs there are at once, where trip counts are static;
-            None where they are dynamic.
+        margin: the number of rows before and behind the nodes in each block.
+        rounds: the number of rounds that there is room for.
+        reads, writes: for each type, the arena of each row operand and of each output.
+        edges: for each type and row operand, its first cotangent row, or -1 if it has no derivative.
+        edge_rows: for each arena, the number of cotangent rows without the pair sums.
+        pair_rows: for each arena, the number of pair sums that there is room for.
+        pair_trips: for static trip counts, the number of chunks of pair sums at a time, for each arena; None for
+            dynamic trip counts.
     """
 
     blocks: tuple[Block, ...]
@@ -69,29 +69,38 @@ class LoopShape:
 
     @property
     def is_static(self) -> bool:
-        """Whether the loop has static trip counts: every type runs in every round of the room for rounds, in one chunk
-        that has the width of the widest round. What a chunk computes too much is overwritten or never read."""
+        """Whether the loop has static trip counts.
+
+        Then the loop runs all rounds that it has room for. In each round, each type runs one chunk with the width of
+        the widest round. Surplus rows are overwritten or never read.
+        """
         return self.pair_trips is not None
 
     def round_count(self, tables: dict[str, Any]) -> Any:
         return self.rounds if self.is_static else tables["rounds"]
 
     def room(self, block: Block) -> int:
-        """How many rows the block of an output has, margins included."""
+        """Returns the number of rows in the block of an output, margins included."""
         return 2 * self.margin + block.capacity
 
     def operands(self, number: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
-        """The rows that a chunk of a type reads."""
+        """Gathers the operands of a chunk."""
         index = part(tables["operands"][number], start, width)
         read = zip(self.reads[number], self.blocks[number].flows, strict=True)
         return [without_flow(gather(arenas[arena], index[:, slot]), flows) for slot, (arena, flows) in enumerate(read)]
 
     def over_chunks(self, number: int, ends: Any, r: Any, chunk: Callable[..., Any], carry: Any, sign: int = 1) -> Any:
-        """Run `chunk(width, position, carry)` for the chunks of a type in a round, the widest first. The position of a
-        chunk is where the one before it has ended; they ascend, or descend where the sign is negative.
+        """Runs the chunks of a type in a round, the widest first, and returns the final carry.
 
         Args:
-            ends: int [rounds, types, 1 + widths]; where the first chunk begins, and where those of each width end.
+            number: the index of the type.
+            ends: int [rounds, types, 1 + widths]; the position of the first chunk, and the end of the chunks of each
+                width.
+            r: the round.
+            chunk: called as `chunk(width, position, carry)`; it returns the new carry. The position of a chunk is the
+                end of the chunk before it.
+            carry: the initial carry.
+            sign: 1 for ascending positions, -1 for descending ones.
         """
         position = ends[r, number, 0]
         for place, width in reversed(list(enumerate(self.blocks[number].widths))):
@@ -107,8 +116,14 @@ class LoopShape:
 def while_before(
     ends: Any, end: tuple[Any, ...], position: Any, by: int, run: Callable[..., Any], carry: Any
 ) -> tuple[Any, Any]:
-    """Run `run(position, carry)` for a position and those that follow it, as long as they have not come to `ends[end]`.
-    This is looked up in the condition: made before the loop, every number is one more thing for XLA to start."""
+    """Runs `carry = run(position, carry)`, advancing `position` by `by`, until it reaches `ends[end]`.
+
+    The condition of the loop looks `ends[end]` up. A lookup before the loop would be one more operation for XLA to
+    launch.
+
+    Returns:
+        The final position and carry.
+    """
     sign = 1 if by > 0 else -1
     return lax.while_loop(
         lambda state: sign * state[0] < sign * ends[end],

@@ -1,4 +1,4 @@
-"""How much room a fused program has: for the batch that it is made for, for other sizes, and headroom."""
+"""The sizes of a fused program: room for its batch, for the least sizes, and headroom."""
 
 import math
 from collections.abc import Mapping
@@ -20,15 +20,21 @@ from jitbatch.util.headroom import headroom
 from jitbatch.util.rounding import round_up
 
 PAIRS_HEADROOM = 2.0
-"""Headroom for sums of pairs of gradients: their number varies more than that of nodes, with how many calls are equal,
-and room for more of them costs memory alone."""
+"""The headroom for pair sums of cotangent rows. Their number varies more than the number of nodes, since it depends on
+the number of equal calls. More room for them costs only memory."""
 
 
 def size_program(
     analysis: Analysis, schedule: Schedule, least: Sizes, static_loops: bool, headroom_for: int
 ) -> tuple[FusedProgram, tuple[ArenaShape, ...]]:
-    """The program of a batch, with room for at least `least` and, if asked for, for other batches of `headroom_for`
-    samples."""
+    """Returns a program for a batch, and its arenas.
+
+    Args:
+        analysis, schedule: the batch and its schedule.
+        least: the least sizes.
+        static_loops: whether loops have static trip counts.
+        headroom_for: add headroom for other batches of this many samples; 0 for none.
+    """
     sizing = Sizing(analysis, schedule, least, static_loops, headroom_for)
     phases = tuple(
         sizing.loop(members) if is_loop else sizing.single(members[0]) for members, is_loop in analysis.types.phases
@@ -67,19 +73,19 @@ class Sizing:
         self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
 
     def _carries(self, number: int) -> list[int]:
-        """For each row operand of a type its value class, `NONE` if no derivative passes through it."""
+        """Returns the value class of each row operand of a type, or `NONE` if no derivative passes through it."""
         kind = self.types.kinds[number]
         avals = [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == NONE]
         operands = zip(self.types.reads[number], avals, self.flows[number], strict=True)
         return [c if is_float(aval) and flows else NONE for c, aval, flows in operands]
 
     def arenas(self) -> tuple[ArenaShape, ...]:
-        """The arenas, once all phases have their sizes."""
+        """Returns the arenas. Call it after all phases have their sizes."""
         shared = self.analysis.shared_rows
         return tuple(ArenaShape(c, shared[c], self.inputs[c], max(self.next_row[c], 1)) for c in self.arena_classes)
 
     def sizes(self) -> Sizes:
-        """What the program has room for."""
+        """Returns the sizes of the program."""
         return Sizes(
             profile=self.types.profile,
             exemplars=self.types.exemplars,
@@ -94,13 +100,13 @@ class Sizing:
         return tuple(self.arena_of[one] for one in classes)
 
     def single(self, number: int) -> SingleShape:
-        """A phase that is not a loop, of one type."""
+        """Sizes a phase that is not a loop."""
         reads, writes = self._arenas(self.types.reads[number]), self._arenas(self.types.writes[number])
         return SingleShape(self._block(number), reads, writes)
 
     def _block(self, number: int, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
         kind, origin, more = self.types.kinds[number], self.types.origins[number], self.headroom[number]
-        # There is room for a node even where all variadic nodes are of one term, which are no nodes.
+        # There is room for at least one node. A reduction of one term is no node, so a type may have none.
         count = max(self.measured.nodes[number], 1)
         capacity = self.nodes[origin] = _size(count, size_of(self.least.nodes, origin), more)
         terms = 0
@@ -115,7 +121,7 @@ class Sizing:
         return Block(kind, capacity, tuple(starts_of_outputs), self.flows[number], fitting, terms)
 
     def loop(self, members: tuple[int, ...]) -> LoopShape:
-        """A loop of some types."""
+        """Sizes a loop of some types."""
         origins = [self.types.origins[t] for t in members]
         least = self.least.of_loop(origins)
         largest = max(_enlarged(max(self.measured.widest[t], 1), self.headroom[t]) for t in members)
@@ -167,7 +173,7 @@ class Sizing:
     def _edges(
         self, members: tuple[int, ...], blocks: list[Block], margin: int
     ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-        """For each type and row operand where its cotangent rows begin; and for each arena how many there are."""
+        """Returns the first cotangent row of each type and row operand, and the number of them in each arena."""
         edge_rows = [1] * len(self.arena_classes)  # row 0 stays zero
         begins = []
         for t, block in zip(members, blocks, strict=True):
@@ -182,13 +188,17 @@ class Sizing:
         return tuple(begins), tuple(rows if rows > 1 else 0 for rows in edge_rows)
 
     def _room_for_pairs(self, pairs: int, edge_rows: int, least: int) -> int:
-        # There may be few, and then their number varies much: a sixteenth of the cotangent rows is no cost.
+        # A small number of pairs varies much. Room for a sixteenth of the cotangent rows costs little.
         enough = max(pairs + PAIR_WIDTH, edge_rows // 16) if pairs else 0
         more = max(self.headroom_of_all, PAIRS_HEADROOM) if self.headroom_for else 1.0
         return _size(enough, least, more) if edge_rows else 0
 
     def _room_for_rounds(self, rounds: int) -> int:
-        """Rounded far up, to 64, 256, 1024, ..., where those that are not there cost only rows of small tables."""
+        """Returns the number of rounds with room to grow.
+
+        With dynamic trip counts, unused rounds cost only rows of small tables: the number is rounded up to 64, 256,
+        1024, and so on.
+        """
         if self.static_loops:
             return round_up(_enlarged(rounds, self.headroom_of_all))
         room = 64
@@ -198,7 +208,7 @@ class Sizing:
 
 
 def _type_counts(analysis: Analysis) -> np.ndarray:
-    """int [samples, types]; how many nodes of each type each sample has."""
+    """Returns int [samples, types], the number of nodes of each type in each sample."""
     counts = np.zeros((len(analysis.graphs), len(analysis.types.kinds)), np.int64)
     for sample, graph in enumerate(analysis.graphs):
         for number, count in graph.type_counts.items():

@@ -1,4 +1,4 @@
-"""Gradients of shared operands after a loop: one contraction over all nodes of a type (see `execute/weight_uses`)."""
+"""Gradients of shared operands after a loop: one contraction per weight use (see `execute/weight_uses`)."""
 
 from typing import Any
 
@@ -13,13 +13,23 @@ from jitbatch.util.compat import is_float
 def contract(
     shape: LoopShape, number: int, arenas: Any, shared: Any, taps: Any, kept_rows: Any, tables: Any
 ) -> list[Any]:
-    """The gradients of a type's shared operands, from the cotangents at its joints, over all its nodes at once."""
+    """Computes the gradients of a type's shared values, over all its nodes at once.
+
+    Args:
+        shape: the static part of the loop.
+        number: the index of the type.
+        arenas: the arenas after the loop.
+        shared: the shared values that the cell reads (`CutCell.prologue`).
+        taps: the cotangents of the outputs of its weight uses.
+        kept_rows: the values of `CutCell.stored_joint_rows`.
+        tables: the tables of the loop.
+    """
     block, cut = shape.blocks[number], shape.blocks[number].cut
     if block.kind.is_variadic:
         return []
     total = tables["total"][number]
     index = tables["operands"][number]
-    # Rows without a node repeat one that has a node, and their cotangents are zero.
+    # Rows without a node repeat the row of a node, and their cotangents are zero.
     places = jnp.arange(len(index))
     inside = jnp.clip(places, shape.margin, shape.margin + jnp.maximum(total - 1, 0))
     is_real = (places >= shape.margin) & (places < shape.margin + total)
