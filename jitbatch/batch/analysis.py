@@ -108,9 +108,9 @@ def analyse(
     """
     tables = graphs[0].tables
     typed_graphs = typed(graphs, types)
-    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables)
     packed = pack_inputs(inputs, types, tables)
-    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables)
+    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables, packed.classes)
+    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables, packed.classes)
     batch = types.table.batch(typed_graphs, packed.read, *positions, dedupe)
     return Analysis(tables, types, typed_graphs, batch, packed, shared_rows)
 
@@ -128,20 +128,20 @@ class SharedRows(NamedTuple):
     counts: np.ndarray
 
 
-def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables) -> SharedRows:
-    """The positions of shared values, given those that are rows for some classes."""
+def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables, classes: int) -> SharedRows:
+    """The positions of shared values, given those that are rows for some of so many classes."""
     value_class = np.array(tables.shared_class, np.int32)
     row = np.full(len(value_class), -1, np.int32)
-    counts = np.zeros(len(tables.classes), np.int32)
+    counts = np.zeros(classes, np.int32)
     for number, own in rows.items():
         row[list(own)] = range(len(own))
         counts[number] = len(own)
     return SharedRows(value_class, row, counts)
 
 
-def _shared_rows(numbers: set[int], tables: Tables) -> list[tuple[int, ...]]:
+def _shared_rows(numbers: set[int], tables: Tables, classes: int) -> list[tuple[int, ...]]:
     """For each class the shared values that are needed as rows."""
-    rows: list[tuple[int, ...]] = [()] * len(tables.classes)
+    rows: list[tuple[int, ...]] = [()] * classes
     for number in sorted(numbers, key=tables.shared_order):
         rows[tables.shared_class[number]] += (number,)
     return rows

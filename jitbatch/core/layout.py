@@ -16,6 +16,7 @@ class BlockLayout(NamedTuple):
         type: the type.
         capacity: room for how many nodes.
         terms: of variadic types, room for how many terms.
+        longest: of variadic types in a loop with static trip counts, how many rows a node can read; 0 for any number.
         starts: for each output, where its block begins in its arena.
         reads, writes: for each row operand, and for each output, its arena.
         edges: in a loop, for each row operand where its cotangent rows begin, `NONE` for those without a derivative.
@@ -27,6 +28,7 @@ class BlockLayout(NamedTuple):
     type: int
     capacity: int
     terms: int
+    longest: int
     starts: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
