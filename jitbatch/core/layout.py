@@ -86,7 +86,7 @@ class PhaseLayout(NamedTuple):
 
 
 class ArenaLayout(NamedTuple):
-    """An arena: its value class, the capacities for shared values and input rows, which come first, and for all rows."""
+    """An arena: its value class, the capacities for shared values and for input rows, which come first, and in all."""
 
     value_class: int
     shared: int

@@ -150,7 +150,7 @@ class _Filling:
     def fill_ends(
         self, place: int, places: int, block: BlockLayout, loop: LoopLayout, counts: Counter[int]
     ) -> None:  # fmt: skip
-        """For each round, write the first position of a type's chunks, then the end of those of each width, widest first."""
+        """For each round, write the start of a type's chunks, then the end of those of each width, widest first."""
         first = loop.margin
         for now in range(loop.rounds):
             count = counts[now]

@@ -47,7 +47,7 @@ class InputRows:
         self._content[number] = None
 
     def merge(self, number: int, count: int, dedupe: bool) -> list[int]:
-        """The index of the distinct row for each of the `count` rows of a class. With `dedupe`, equal rows share one."""
+        """The index of the distinct row of each of the `count` rows of a class. `dedupe` merges equal rows."""
         content, size = self._content.get(number, b""), self._row_bytes[number]
         if content is None:
             self._distinct[number] = count
