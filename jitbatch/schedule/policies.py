@@ -138,8 +138,8 @@ class _Agenda:
 
 
 def ranks(problem: Problem) -> np.ndarray:
-    """A step for each rank of each type, if ranks have an order: no order has fewer steps. Else the shortest schedule of
-    the other policies."""
+    """A step for each rank of each type, if ranks have an order: no order has fewer steps. Else the shortest schedule
+    of the other policies."""
     found = _ranks_in_order(problem)
     return _fewest(problem, (depth, agenda, frontier)) if found is None else found
 

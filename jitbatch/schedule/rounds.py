@@ -25,7 +25,7 @@ def find_rounds(schedule: Schedule, types: Types, policy: Policy, problem: Calla
     loops = [members for members, is_loop in types.phases if is_loop]
     for loop, members in enumerate(loops):
         by_ranks = policy.by_ranks and schedule.by_ranks(loop)
-        # Variadic nodes of one term count for ranks although they do not run. So ranks may have more steps than necessary.
+        # Variadic nodes of one term count for ranks although they do not run. So ranks may need too many steps.
         if not by_ranks or policy.searches(schedule.steps(loop), schedule.least_steps(loop)):
             own = schedule.members(loop)
             others = rounds_of(problem(), own, members, policy)

@@ -82,8 +82,8 @@ class Chooser:
 
         Args:
             graphs: one for each sample.
-            first: the way that batches begin with. If its executor has room for varying batches, batches with another
-                order of samples count as different batches.
+            first: the way that batches begin with. If programs of its executor serve other batches too
+                (`has_room`), batches that differ in the order of samples count as different.
             others: the other ways that may be chosen.
             operations: returns the graphs of the samples, recorded as single operations.
         """

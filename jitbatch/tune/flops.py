@@ -19,8 +19,8 @@ _REDUCTIONS = ("reduce_", "arg", "cum")
 def flops_of(closed: Any) -> int:
     """The floating-point operations of one evaluation of a closed jaxpr.
 
-    A multiplication and addition in a contraction counts as two. Any other primitive counts one for each element that it
-    computes or reduces. A `while` loop counts as one iteration, a `cond` as its costliest branch.
+    A multiplication and addition in a contraction counts as two. Any other primitive counts one for each element that
+    it computes or reduces. A `while` loop counts as one iteration, a `cond` as its costliest branch.
     """
     return sum(map(_of_equation, closed.jaxpr.eqns))
 
