@@ -17,7 +17,7 @@ def kind_names(kinds: Iterable[Kind]) -> dict[Kind, str]:
 
 
 def largest(lines: Sequence[tuple[int, str]], most: int = MOST) -> list[str]:
-    """The lines of the `most` largest sizes, in their original order, and the number of the other lines.
+    """The lines of the `most` largest sizes, in their original order, and the number of the others, if any.
 
     >>> largest([(1, "one"), (5, "five"), (2, "two"), (9, "nine")], most=2)
     ['five', 'nine', '... and 2 more']

@@ -19,7 +19,7 @@ _kept = False
 
 
 def keep_memory() -> bool:
-    """Keep the memory of a training step for the next one. For training on CPUs with 32 to 64 MiB a step.
+    """Keep the memory of a training step for the next one. For training on CPUs, if a step needs 32 to 64 MiB.
 
     Call it before JAX runs anything. It is a setting of the whole process, whose memory will no longer shrink. It has
     the effect of `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647` in the environment.
