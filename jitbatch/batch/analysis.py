@@ -115,9 +115,9 @@ def analyse(
     """
     tables = graphs[0].tables
     typed_graphs = typed(graphs, types)
-    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables)
     packed = pack_inputs(inputs, types, tables)
-    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables)
+    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables, packed.classes)
+    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables, packed.classes)
     batch = types.table.batch(typed_graphs, packed.read, *positions, dedupe)
     return Analysis(tables, types, typed_graphs, batch, packed, shared_rows)
 
@@ -135,20 +135,26 @@ class SharedRows(NamedTuple):
     counts: np.ndarray
 
 
-def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables) -> SharedRows:
-    """The `SharedRows` of a batch, from the shared values that are rows in each value class."""
+def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables, classes: int) -> SharedRows:
+    """The `SharedRows` of a batch.
+
+    Args:
+        rows: for some value classes, the shared values that are rows.
+        tables: the tables of the batch.
+        classes: the number of value classes.
+    """
     value_class = np.array(tables.shared_class, np.int32)
     row = np.full(len(value_class), -1, np.int32)
-    counts = np.zeros(len(tables.classes), np.int32)
+    counts = np.zeros(classes, np.int32)
     for number, own in rows.items():
         row[list(own)] = range(len(own))
         counts[number] = len(own)
     return SharedRows(value_class, row, counts)
 
 
-def _shared_rows(numbers: set[int], tables: Tables) -> list[tuple[int, ...]]:
-    """The shared values `numbers` by value class, each in canonical order."""
-    rows: list[tuple[int, ...]] = [()] * len(tables.classes)
+def _shared_rows(numbers: set[int], tables: Tables, classes: int) -> list[tuple[int, ...]]:
+    """The shared values `numbers` for each of `classes` value classes, each in canonical order."""
+    rows: list[tuple[int, ...]] = [()] * classes
     for number in sorted(numbers, key=tables.shared_order):
         rows[tables.shared_class[number]] += (number,)
     return rows

@@ -27,11 +27,13 @@ class PackedInputs:
         read: the input rows in the core, which merges equal rows.
         others: for value classes that the core cannot write, all rows before merging: tracers and keys. Rows of tracers
             are never merged.
+        classes: the number of value classes when the rows were packed. Another thread may add some to the tables.
     """
 
     read: InputRows
     others: dict[int, Any]
     tables: Tables
+    classes: int
 
     @property
     def is_traced(self) -> bool:
@@ -40,7 +42,7 @@ class PackedInputs:
     @cached_property
     def counts(self) -> np.ndarray:
         """int32 [classes]; the number of distinct rows of each value class."""
-        return np.array([self.read.count(number) for number in range(len(self.tables.classes))], np.int32)
+        return np.array([self.read.count(number) for number in range(self.classes)], np.int32)
 
     @cached_property
     def rows(self) -> dict[int, Any]:
@@ -70,7 +72,8 @@ class PackedInputs:
 
 def pack_inputs(inputs: Sequence[Inputs], types: Types, tables: Tables) -> PackedInputs:
     """Pack the leaves of all samples by value class. The core reads NumPy arrays of the right dtype itself."""
-    read = types.table.inputs(inputs, tables.class_formats())
+    formats = tables.class_formats()[:]
+    read = types.table.inputs(inputs, formats)
     others: dict[int, Any] = {}
     for number in read.unread:
         arrays = [array for sample in inputs for value_class, some in sample if value_class == number for array in some]
@@ -83,7 +86,7 @@ def pack_inputs(inputs: Sequence[Inputs], types: Types, tables: Tables) -> Packe
             read.put(number, host)
             if value_class.is_key:
                 others[number] = _wrap_keys(host, arrays[0])
-    return PackedInputs(read, others, tables)
+    return PackedInputs(read, others, tables, len(formats))
 
 
 def _stack(value_class: ValueClass, arrays: Sequence[Any]) -> Any:

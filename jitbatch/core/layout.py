@@ -16,6 +16,8 @@ class BlockLayout(NamedTuple):
         type: the type.
         capacity: the capacity for nodes.
         terms: for a variadic type, the capacity for terms (operands of all its nodes).
+        longest: for a variadic type in a loop with static trip counts, the largest number of terms of a node; 0 without
+            a limit.
         starts: for each output, the first row of its block in its arena.
         reads, writes: the arena of each row operand, and of each output.
         edges: in a loop, the first cotangent row of each row operand; `NONE` for an operand without a derivative.
@@ -28,6 +30,7 @@ class BlockLayout(NamedTuple):
     type: int
     capacity: int
     terms: int
+    longest: int
     starts: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]

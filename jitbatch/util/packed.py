@@ -57,12 +57,10 @@ class Packed:
         return lax.slice_in_dim(self.buffer, begin, end, axis=-1)
 
 
-def pack(tables: Any, shards: int = 0) -> Packed:
-    """Pack a pytree of int32 arrays. The first `shards` axes of each array are axes of shards."""
+def pack(tables: Any, shards: tuple[int, ...] = ()) -> Packed:
+    """Pack a pytree of int32 arrays. `shards` is the shape of the leading axes of shards, which all arrays have."""
     leaves, treedef = jax.tree.flatten(tables)
     assert all(leaf.dtype == np.int32 for leaf in leaves), "tables are int32"
-    shapes = tuple(tuple(leaf.shape[shards:]) for leaf in leaves)
-    leading = leaves[0].shape[:shards] if leaves else ()
-    parts = [np.reshape(leaf, (*leading, -1)) for leaf in leaves]
-    buffer = np.concatenate(parts, axis=-1) if parts else np.zeros(0, np.int32)
-    return Packed(buffer, Layout(treedef, shapes))
+    shapes = tuple(tuple(leaf.shape[len(shards) :]) for leaf in leaves)
+    parts = [np.zeros((*shards, 0), np.int32), *(np.reshape(leaf, (*shards, -1)) for leaf in leaves)]
+    return Packed(np.concatenate(parts, axis=-1), Layout(treedef, shapes))

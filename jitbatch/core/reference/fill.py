@@ -99,7 +99,9 @@ class _Filling:
         nodes = self.ordered[block.type]
         need(len(nodes) <= block.capacity)
         if self.schedule.table.types[block.type].is_variadic:
-            need(sum(len(self.schedule.reads[node]) for node in nodes) <= block.terms)
+            arities = [len(self.schedule.reads[node]) for node in nodes]
+            need(sum(arities) <= block.terms)
+            need(not block.longest or max(arities, default=0) <= block.longest)
         for place, node in enumerate(nodes):
             first = self.first_value[self.nodes[node]]
             for output, start in enumerate(block.starts):
