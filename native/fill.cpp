@@ -80,14 +80,19 @@ private:
       rows_ = batch_.value_row;
     const IntSpan nodes = order_.of(block.type);
     need(static_cast<Index>(nodes.size()) <= block.capacity);
-    std::size_t terms = 0;
+    std::size_t terms = 0, longest = 0;
     for (std::size_t place = 0; place < nodes.size(); ++place) {
       const Index first = batch_.first_value[batch_.nodes[nodes[place]]];
-      terms += schedule_.reads(nodes[place]).size();
+      const std::size_t arity = schedule_.reads(nodes[place]).size();
+      terms += arity;
+      longest = std::max(longest, arity);
       for (std::size_t output = 0; output < block.starts.size(); ++output)
         rows_[first + output] = block.starts[output] + margin + static_cast<Index>(place);
     }
-    need(!is_variadic(block) || terms <= static_cast<std::size_t>(block.terms));
+    if (is_variadic(block)) {
+      need(terms <= static_cast<std::size_t>(block.terms));
+      need(!block.longest || longest <= static_cast<std::size_t>(block.longest));
+    }
   }
 
   // Merged values lie where those of their leaders do.

@@ -15,8 +15,11 @@ std::size_t positive(Index number) {
 Layout::Layout(std::shared_ptr<const TypeTable> table, std::vector<PhaseLayout> phases, std::vector<ArenaLayout> arenas,
                Index size)
     : table_(std::move(table)), phases_(std::move(phases)), arenas_(std::move(arenas)), size_(size) {
-  for (const ArenaLayout &arena : arenas_)
+  positive(size);
+  for (const ArenaLayout &arena : arenas_) {
+    positive(arena.value_class);
     check(positive(arena.shared) + positive(arena.inputs) <= positive(arena.capacity), "an arena has its input rows");
+  }
   std::vector<bool> is_there(table_->types().size(), false);
   for (const PhaseLayout &phase : phases_) {
     check(phase.loop || phase.blocks.size() == 1, "a phase that is not a loop has one type");

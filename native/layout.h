@@ -11,7 +11,7 @@ namespace jitbatch {
 constexpr Index no_table = -1;
 
 struct BlockLayout {
-  Index type, capacity, terms;
+  Index type, capacity, terms, longest;
   Ints starts, reads, writes, edges, widths, chunks, tables;
 };
 

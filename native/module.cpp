@@ -83,6 +83,7 @@ std::shared_ptr<TypeTable> make_table(const std::vector<std::tuple<Index, Index,
 BlockLayout block_of(nb::handle block) {
   return {
       attribute<Index>(block, "type"), attribute<Index>(block, "capacity"), attribute<Index>(block, "terms"),
+      attribute<Index>(block, "longest"),
       attribute(block, "starts"),      attribute(block, "reads"),           attribute(block, "writes"),
       attribute(block, "edges"),       attribute(block, "widths"),          attribute(block, "chunks"),
       attribute(block, "tables"),

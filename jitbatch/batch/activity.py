@@ -1,11 +1,11 @@
-"""Which rows a derivative can pass through.
+"""Activity analysis: find the row operands that a derivative can pass through. Names in code say "flows".
 
-Values of a batch lie in one arena, whatever they depend on, and to JAX an arena has a derivative as a whole. But inputs
-are constants, so are values that depend on nothing else, and so is what `jax.lax.stop_gradient` made, the maximum of
-any number of values among that (`ir/cell.ReductionCell`). Where a type
-reads only such values as one of its operands, its rows are taken as the constants that they are. So a batch has the
-derivatives of the plain loop also where that of an operand would be infinite (the root of a zero) or does not exist
-(`lax.while_loop`), and no time is spent on the gradient of inputs.
+All values of a value class lie in one arena, and to JAX the whole arena has a derivative. But some values are
+constants: the inputs, the values that depend on inputs alone, and the results of `jax.lax.stop_gradient`, such as the
+maximum of any number of values (`ir/cell.ReductionCell`). If a type reads only constants as one of its operands, the
+rows of that operand are constants for JAX too. So a batch has the derivatives of the plain per-sample loop, even where
+the derivative of an operand is infinite (the square root of zero) or does not exist (`lax.while_loop`). And a batch
+spends no time on gradients of inputs.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from jitbatch.util.caches import Cache
 
 
 class Feed(NamedTuple):
-    """Some node of type `reader` has output `output` of some node of type `read` as its row operand `row`."""
+    """Row operand `row` of type `reader` reads output `output` of type `read` in at least one node."""
 
     read: int
     output: int
@@ -31,18 +31,19 @@ class Feed(NamedTuple):
 
 
 Flows = tuple[tuple[bool, ...], ...]
-"""For each type, for each row operand."""
+"""For each type and each of its row operands, whether a derivative can pass through it."""
 
 
 def find_flows(
     kinds: Sequence[Kind], feeds: Collection[Feed], from_shared: Collection[tuple[int, int]], tables: Tables
 ) -> Flows:
-    """Through which row operands of which types a derivative with respect to shared values can pass.
+    """Find the row operands that a derivative with respect to shared values can pass through.
 
     Args:
-        kinds: those of the types.
-        feeds: what can be read as which operand.
-        from_shared: types and row operands that shared values are given as, too.
+        kinds: the kind of each type.
+        feeds: which output each row operand can read.
+        from_shared: the types and row operands that can read a shared value.
+        tables: the tables of the kinds.
     """
     flows = [[False] * kind.rows for kind in kinds]
     for number, row in from_shared:
@@ -62,16 +63,17 @@ def find_flows(
 
 
 def every_flow(kinds: Sequence[Kind]) -> Flows:
-    """Through which row operands a derivative can pass where inputs are not constants."""
+    """The row operands that a derivative can pass through if inputs have one: all of each cell with a derivative."""
     return tuple((kind.cell.has_derivative,) * kind.rows for kind in kinds)
 
 
 def without_flow(rows: Any, flows: bool) -> Any:
-    """Rows, as constants if no derivative can pass through them."""
+    """The rows of an operand; constants for JAX if no derivative can pass through the operand."""
     return rows if flows or not compat.is_float(rows) else lax.stop_gradient(rows)
 
 
 def _outputs_reached(kind: Kind, flows: Sequence[bool], tables: Tables) -> tuple[bool, ...]:
+    """For each output of a kind, whether a derivative reaches it through its active operands."""
     rows = iter(flows)
     operands = [next(rows) if bound == ROW else _has_derivative(tables.shared[bound]) for bound in kind.binding]
     return _known.get_or_make((kind.cell, *operands), lambda: _reached(kind.cell, operands))
@@ -85,7 +87,7 @@ _known = Cache(4096, first=1024)
 
 
 def _reached(cell: Cell, operands: Sequence[bool]) -> tuple[bool, ...]:
-    """Which outputs of a cell depend on these operands, by way of floating-point numbers."""
+    """For each output of a cell, whether it depends on an active operand through floating-point values."""
     jaxpr = cell.jaxpr.jaxpr
     reached = {var for var, flows in zip(jaxpr.invars, operands, strict=True) if flows and compat.is_float(var.aval)}
 

@@ -1,4 +1,4 @@
-"""The analysis of a batch that no executor is needed for: types, equal calls merged, the nodes to be scheduled."""
+"""The analysis of a batch, the same for every executor: types, merged calls, and the nodes to schedule."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +22,14 @@ from jitbatch.util.csr import ranges
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """A batch, analysed.
+    """An analysed batch.
 
     Attributes:
         types: the types of its nodes.
-        graphs, batch: the graphs in terms of these types, one by one and joined.
+        graphs, batch: the graphs expressed in these types, one for each sample, and joined.
         packed: its input rows.
-        shared_rows: for each class the shared values that are needed as rows; in the arena the inputs come after them.
+        shared_rows: for each value class, the shared values that are needed as rows. Input rows follow them in the
+            arena.
     """
 
     tables: Tables
@@ -40,55 +41,61 @@ class Analysis:
 
     @property
     def value_row(self) -> np.ndarray:
-        """int32 [values]; the rows of inputs and shared values, -1 for what nodes make."""
+        """int32 [values]; the row of each input and shared value, -1 for node outputs."""
         return self.batch.value_row
 
     @property
     def leader(self) -> np.ndarray:
-        """int32 [nodes]; the first node that computes the same."""
+        """int32 [nodes]; the first node with an equal call."""
         return self.batch.leader
 
     @property
     def nodes(self) -> np.ndarray:
-        """int32; the distinct nodes, which are their own leaders."""
+        """int32; the distinct nodes: those that are their own leaders."""
         return self.batch.nodes
 
     @cached_property
     def problem(self) -> Problem:
-        """What is to be scheduled: the distinct nodes, renumbered."""
+        """The scheduling problem: the distinct nodes, renumbered."""
         return problem_of(self.batch)
 
     @property
     def flows(self) -> Flows:
-        """Through which row operands of each type a derivative can pass. Inputs of an outer transformation may have
-        one themselves."""
+        """The row operands of each type that a derivative can pass through. Inputs that are tracers of an outer
+        transformation may have a derivative themselves."""
         return every_flow(self.types.kinds) if self.packed.is_traced else self.types.flows
 
     @property
     def first_free_row(self) -> np.ndarray:
-        """int [classes]; where the rows of nodes can begin."""
+        """int [classes]; the first row of each arena after shared values and inputs, free for node outputs."""
         return np.array([len(rows) for rows in self.shared_rows]) + self.packed.counts
 
     def place(self, value_row: np.ndarray, nodes: np.ndarray, starts: Sequence[int]) -> None:
-        """Enter the rows of what some nodes of one type make: those of each output begin at one of `starts`."""
+        """Set the rows of the outputs of some nodes of one type.
+
+        Args:
+            value_row: the row of each value; changed in place.
+            nodes: the nodes.
+            starts: the first row of each output. The nodes take consecutive rows.
+        """
         first = self.batch.first_value[nodes]
         for output, start in enumerate(starts):
             value_row[first + output] = np.arange(start, start + len(nodes))
 
     def place_merged(self, value_row: np.ndarray) -> None:
-        """Enter the rows of merged values: they lie where their leaders' do."""
+        """Set the rows of the outputs of merged nodes in `value_row`: they are those of their leaders."""
         merged = np.flatnonzero(self.leader != np.arange(len(self.leader)))
         made = self.types.made[self.batch.type[merged]]
         first, of_leaders = self.batch.first_value[merged], self.batch.first_value[self.leader[merged]]
         value_row[ranges(first, made)] = value_row[ranges(of_leaders, made)]
 
     def operand_rows(self, nodes: np.ndarray, value_row: np.ndarray, count: int) -> np.ndarray:
-        """int [operands, nodes]; where the operands of some nodes lie, which read `count` values each."""
+        """int [operands, nodes]; the operand rows of nodes that read `count` values each."""
         columns = self.batch.operand_start[nodes] + np.arange(count)[:, None]
         return value_row[self.batch.operands[columns]]
 
     def terms(self, nodes: np.ndarray, value_row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of nodes that read any number of values: int [terms], where these lie, and int [nodes], how many each has."""
+        """For variadic nodes: int [terms], the row of each term, and int [nodes], the number of terms of each node."""
         start = self.batch.operand_start
         counts = start[nodes + 1] - start[nodes]
         return value_row[self.batch.operands[ranges(start[nodes], counts)]], counts
@@ -101,26 +108,26 @@ def analyse(
 
     Args:
         graphs: one for each sample.
-        inputs: the leaves of each sample that are rows.
+        inputs: the used leaves of each sample.
         types: the types of the batch.
-        dedupe: whether equal calls are merged.
-        shared: further shared values that are to be rows.
+        dedupe: whether to merge equal calls.
+        shared: additional shared values that are needed as rows.
     """
     tables = graphs[0].tables
     typed_graphs = typed(graphs, types)
-    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables)
     packed = pack_inputs(inputs, types, tables)
-    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables)
+    shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables, packed.classes)
+    positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables, packed.classes)
     batch = types.table.batch(typed_graphs, packed.read, *positions, dedupe)
     return Analysis(tables, types, typed_graphs, batch, packed, shared_rows)
 
 
 class SharedRows(NamedTuple):
-    """The shared values that are rows, as the core reads them.
+    """The shared values that are rows, as arrays for the core.
 
     Attributes:
-        value_class, row: int32 [shared values]; the class of each, and its row, -1 for those that are no rows.
-        counts: int32 [classes]; how many of each class there are.
+        value_class, row: int32 [shared values]; the value class of each shared value, and its row, -1 if it has none.
+        counts: int32 [classes]; the number of shared values with a row in each value class.
     """
 
     value_class: np.ndarray
@@ -128,20 +135,26 @@ class SharedRows(NamedTuple):
     counts: np.ndarray
 
 
-def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables) -> SharedRows:
-    """The positions of shared values, given those that are rows for some classes."""
+def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables, classes: int) -> SharedRows:
+    """The `SharedRows` of a batch.
+
+    Args:
+        rows: for some value classes, the shared values that are rows.
+        tables: the tables of the batch.
+        classes: the number of value classes.
+    """
     value_class = np.array(tables.shared_class, np.int32)
     row = np.full(len(value_class), -1, np.int32)
-    counts = np.zeros(len(tables.classes), np.int32)
+    counts = np.zeros(classes, np.int32)
     for number, own in rows.items():
         row[list(own)] = range(len(own))
         counts[number] = len(own)
     return SharedRows(value_class, row, counts)
 
 
-def _shared_rows(numbers: set[int], tables: Tables) -> list[tuple[int, ...]]:
-    """For each class the shared values that are needed as rows."""
-    rows: list[tuple[int, ...]] = [()] * len(tables.classes)
+def _shared_rows(numbers: set[int], tables: Tables, classes: int) -> list[tuple[int, ...]]:
+    """The shared values `numbers` for each of `classes` value classes, each in canonical order."""
+    rows: list[tuple[int, ...]] = [()] * classes
     for number in sorted(numbers, key=tables.shared_order):
         rows[tables.shared_class[number]] += (number,)
     return rows

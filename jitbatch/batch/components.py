@@ -1,24 +1,24 @@
-"""Phases: the types of a batch in the order in which they can run as a whole.
+"""Phases: groups of types that run one after the other.
 
-Types that read each other, or themselves, form a loop: they run level by level. Every other type runs in one step, over
-all its nodes: before the loops what reads only inputs (an embedding), after them what nothing in a loop reads (a loss).
-These are the strongly connected components of the graph of types.
+The phases are the strongly connected components of the graph of types. Types that read each other, or themselves, form
+a loop, which runs round by round. Every other type is a phase of its own, and runs in one step over all its nodes: an
+embedding before the loops, a loss after them.
 """
 
 from collections.abc import Iterable, Sequence
 
 
 def find_phases(types: int, edges: Iterable[tuple[int, int]]) -> list[tuple[tuple[int, ...], bool]]:
-    """The types of each phase, and whether it is a loop, in an order in which every phase reads only earlier ones.
+    """The types of each phase, and whether the phase is a loop. Every phase reads only itself and earlier phases.
 
     Args:
-        types: how many types there are.
+        types: the number of types.
         edges: `(read, reader)` pairs of types.
     """
     readers: list[set[int]] = [set() for _ in range(types)]
     for read, reader in edges:
         readers[read].add(reader)
-    # Tarjan's algorithm, without recursion: components come out readers first.
+    # Tarjan's algorithm, without recursion. It finds the components of readers first.
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -56,10 +56,11 @@ def find_phases(types: int, edges: Iterable[tuple[int, int]]) -> list[tuple[tupl
 
 
 def _downstream(types: Sequence[int], readers: Sequence[set[int]]) -> list[int]:
-    """The types of a loop in an order in which most of what one makes is read further on: fewer rounds are needed.
+    """The types of a loop in an order in which most types read earlier ones. The loop then needs fewer rounds.
 
-    What reads nothing that is left goes to the front, what nothing reads to the back; in a circle, whatever is read by
-    more than it reads goes to the front (the heuristic of Eades, Lin and Smyth for feedback arcs).
+    Among the remaining types, a type without readers goes to the back, and a type that reads no other goes to the
+    front. If there are none, the type with the largest difference between its readers and the types that it reads goes
+    to the front (the heuristic of Eades, Lin and Smyth for feedback arcs).
     """
     left = set(types)
     reads: dict[int, set[int]] = {t: set() for t in types}

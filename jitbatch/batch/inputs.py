@@ -1,4 +1,4 @@
-"""The input rows of a batch: all leaves of one class in one array, equal rows once."""
+"""The input rows of a batch: all leaves of one value class in one array, with equal rows merged."""
 
 import math
 from collections.abc import Sequence
@@ -21,17 +21,19 @@ from jitbatch.util.array_leaves import NUMBERS
 
 @dataclass(frozen=True, eq=False)
 class PackedInputs:
-    """The leaves of a batch, class by class.
+    """The input rows of a batch, by value class.
 
     Attributes:
-        read: the rows as the core reads and merges them.
-        others: rows that the core cannot write itself, before they are merged: tracers, which are never merged, and
-            keys.
+        read: the input rows in the core, which merges equal rows.
+        others: for value classes that the core cannot write, all rows before merging: tracers and keys. Rows of tracers
+            are never merged.
+        classes: the number of value classes when the rows were packed. Another thread may add some to the tables.
     """
 
     read: InputRows
     others: dict[int, Any]
     tables: Tables
+    classes: int
 
     @property
     def is_traced(self) -> bool:
@@ -39,18 +41,18 @@ class PackedInputs:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """int32 [classes]; how many distinct rows there are."""
-        return np.array([self.read.count(number) for number in range(len(self.tables.classes))], np.int32)
+        """int32 [classes]; the number of distinct rows of each value class."""
+        return np.array([self.read.count(number) for number in range(self.classes)], np.int32)
 
     @cached_property
     def rows(self) -> dict[int, Any]:
-        """The distinct rows of each class that has any."""
+        """The distinct rows of each value class with input rows."""
         return {
             number: self.padded(number, int(self.counts[number])) for number in np.flatnonzero(self.counts).tolist()
         }
 
     def padded(self, number: int, size: int) -> Any:
-        """The distinct rows of a class and zeros behind them, so many together; None for no rows."""
+        """The distinct rows of a value class, padded with zeros to `size` rows; None if `size` is 0."""
         if not size:
             return None
         value_class, other = self.tables.classes[number], self.others.get(number)
@@ -69,8 +71,9 @@ class PackedInputs:
 
 
 def pack_inputs(inputs: Sequence[Inputs], types: Types, tables: Tables) -> PackedInputs:
-    """The leaves of all samples together, class by class. The core reads arrays of the right dtype itself."""
-    read = types.table.inputs(inputs, tables.class_formats())
+    """Pack the leaves of all samples by value class. The core reads NumPy arrays of the right dtype itself."""
+    formats = tables.class_formats()[:]
+    read = types.table.inputs(inputs, formats)
     others: dict[int, Any] = {}
     for number in read.unread:
         arrays = [array for sample in inputs for value_class, some in sample if value_class == number for array in some]
@@ -83,7 +86,7 @@ def pack_inputs(inputs: Sequence[Inputs], types: Types, tables: Tables) -> Packe
             read.put(number, host)
             if value_class.is_key:
                 others[number] = _wrap_keys(host, arrays[0])
-    return PackedInputs(read, others, tables)
+    return PackedInputs(read, others, tables, len(formats))
 
 
 def _stack(value_class: ValueClass, arrays: Sequence[Any]) -> Any:
@@ -92,7 +95,7 @@ def _stack(value_class: ValueClass, arrays: Sequence[Any]) -> Any:
 
 
 def _rows_shape(array: Any, value_class: ValueClass) -> tuple[int, ...]:
-    """An array's shape as rows of a class: the leading axes as one."""
+    """The shape of an array as rows of a value class: its leading axes become one."""
     shape = np.shape(array)
     return (math.prod(shape[: len(shape) - len(value_class.shape)]), *value_class.shape)
 
@@ -103,24 +106,25 @@ def _wrap_keys(data: np.ndarray, like: Any) -> Any:
 
 
 def _stack_on_host(arrays: Sequence[Any], value_class: ValueClass) -> np.ndarray:
-    """Numbers and arrays as rows of a class."""
+    """Numbers and arrays as the rows of a value class, in one NumPy array; keys as their key data."""
     if value_class.is_key:
         data = [key_bits(key) for key in arrays]
         shapes = [(*_rows_shape(key, value_class), d.shape[-1]) for key, d in zip(arrays, data, strict=True)]
         return np.concatenate([d.reshape(shape) for d, shape in zip(data, shapes, strict=True)])
     kinds = set(map(type, arrays))
     if NUMBERS.issuperset(kinds):
-        return np.array(arrays, value_class.dtype)  # numbers are many and small: all at once
+        return np.array(arrays, value_class.dtype)  # one call, because numbers are many and small
     if not NUMBERS.isdisjoint(kinds):
         arrays = list(numbers_together(arrays, value_class.dtype))
     if any(kind is not np.ndarray and issubclass(kind, np.ndarray) for kind in kinds):
-        arrays = list(map(np.asarray, arrays))  # an `np.matrix` has two axes, whatever is done to it
+        arrays = list(map(np.asarray, arrays))  # an `np.matrix` would keep two axes
     rows = sum(_rows_shape(array, value_class)[0] for array in arrays)
     flat = np.concatenate(arrays, axis=None, dtype=value_class.dtype, casting="unsafe")
     return flat.reshape(rows, *value_class.shape)
 
 
 def pad_rows(rows: Any, size: int) -> Any:
+    """The rows, padded with zeros to `size` rows."""
     if rows is None or len(rows) == size:
         return rows
     if isinstance(rows, np.ndarray):

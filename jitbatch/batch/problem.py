@@ -1,4 +1,4 @@
-"""The nodes of a batch as a scheduling policy sees them."""
+"""The scheduling problem: the nodes of a batch as the input of a policy."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,16 +10,16 @@ from jitbatch.ir.ranks import find_layers
 from jitbatch.util.errors import VerifyError
 
 MAX_TABLE = 1 << 25
-"""Nodes times types beyond which layers are not looked for."""
+"""The largest product of nodes and types for which ranks are computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The nodes of a batch as a policy sees them.
+    """The nodes of a batch as the input of a policy.
 
     Attributes:
-        type: int32 [nodes]; types are numbered in canonical order.
-        level: int32 [nodes]; a node's level is above those of the nodes it reads.
+        type: int32 [nodes]; the type id of each node. Type ids are in canonical order.
+        level: int32 [nodes]; the level of each node, higher than those of the nodes that it reads.
         reader, read: int32 [edges]; node `reader[e]` reads a value of node `read[e]`.
     """
 
@@ -30,14 +30,14 @@ class Problem:
 
     @cached_property
     def layer(self) -> np.ndarray | None:
-        """int [nodes]; the layer of each node (see `ir/ranks`), or None if finding them would take too much memory."""
+        """int [nodes]; the rank of each node (see `ir/ranks`), or None if ranks would take too much memory."""
         if len(self.type) * int(self.type.max(initial=0)) > MAX_TABLE:
             return None
         return find_layers(self.type, self.level, self.reader, self.read)
 
     @property
     def bound(self) -> int:
-        """How many steps there are at least; 0 if that would take too much memory to find out."""
+        """A lower bound on the number of steps: the number of ranks of all types; 0 without ranks."""
         if self.layer is None:
             return 0
         counts = np.zeros(int(self.type.max(initial=-1)) + 1, np.int64)
@@ -45,7 +45,7 @@ class Problem:
         return int(counts.sum())
 
     def verify(self, step: np.ndarray) -> None:
-        """Check that `step` is a schedule of this problem."""
+        """Check that `step`, the step of each node, is a valid schedule of this problem."""
         if len(step) != len(self.type):
             raise VerifyError("schedule: every node has a step")
         if not np.all(step[self.reader] > step[self.read]):
@@ -58,5 +58,5 @@ class Problem:
 
 
 def problem_of(batch: Batch) -> Problem:
-    """The distinct nodes of a batch, renumbered."""
+    """The problem of the distinct nodes of a batch, renumbered."""
     return Problem(batch.type[batch.nodes], batch.level[batch.nodes], *batch.edges())

@@ -1,4 +1,4 @@
-"""Graphs in terms of the types of a batch: once for each structure and decision about types."""
+"""Graphs expressed in the types of a batch, computed once for each structure and decision about types."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.ir.graph import Graph
 
 REMEMBERED = 4
-"""How many decisions a graph remembers what it looks like under."""
+"""The number of typed graphs that a graph caches, one for each decision about types."""
 
 
 def typed(graphs: Sequence[Graph], types: Types) -> list[TypedGraph]:
-    """Graphs in terms of the types of a batch."""
+    """Each graph expressed in the types of a batch."""
     found: list[Any] = [graph.typed.get(types) for graph in graphs]
     return [
         _retype(graph, types) if known is None else known for graph, known in zip(graphs, found, strict=True)
@@ -20,8 +20,8 @@ def typed(graphs: Sequence[Graph], types: Types) -> list[TypedGraph]:
 
 
 def _retype(graph: Graph, types: Types) -> TypedGraph:
-    """A graph in terms of some types, which it remembers."""
-    known = graph.typed.get(types)  # of an earlier sample of the batch
+    """Express a graph in types, and cache the result in the graph."""
+    known = graph.typed.get(types)  # an earlier sample of this batch may have added it
     if known is None:
         while len(graph.typed) >= REMEMBERED:
             graph.typed.pop(next(iter(graph.typed)), None)

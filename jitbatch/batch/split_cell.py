@@ -1,22 +1,24 @@
-"""A cell split for a loop: what can be computed before it, what must be computed in it, what can wait until after it.
+"""The split of a cell into parts that run before, inside and after a loop.
 
-A loop over levels runs a cell on a few nodes at a time. Before and after it, all nodes of a batch run at once: matmuls
-are wide there, equal rows are computed once, and JAX differentiates by itself. So a cell is split by data flow:
+A loop runs a cell on a few nodes at a time. Before and after the loop, all nodes of a batch run at once: matmuls are
+wide, equal rows are computed once, and JAX differentiates the code itself. So a cell is split by data flow:
 
 - *hoists* depend on early rows and shared operands alone: an embedding and its projection;
-- the *core* is what other nodes of the loop wait for;
-- the *sink* makes outputs that nothing in the loop reads: a readout, a loss.
+- the *core* computes the values that other nodes of the loop read;
+- the *sink* computes outputs that no node of the loop reads: a readout, a loss.
 
-Moving an equation across a border costs memory: what one part makes and another reads is stored, one row a node, and
-gathered again. So only equations of real *cost* are moved for their own sake: contractions, transcendental functions,
-control flow, look-ups in shared tables; whatever is not known to be cheap. A call costs what its body does; jits are
-opened, custom derivatives stay whole. Where the border runs among the cheap equations around them is decided by the
-bytes that cross it, a minimum cut: a broadcast stays behind it, a reduction is drawn before it. Of equal borders the
-first is taken. So hoists are small, because XLA fuses cheap equations with what reads them, and because a hoist that
-reads fewer operands has fewer distinct rows; and sinks are large, because nothing waits for them. Operands of the cell
-are never stored, as every part can gather them, and outputs that are stored anyway cross a border at no cost.
+Moving an equation across a border costs memory. A value that one part computes and another reads is stored, one row
+for each node, and gathered again. So an equation is moved for its own sake only if it is costly: a contraction, a
+transcendental function, control flow, a look-up in a shared table, or any primitive that is not known to be cheap. A
+call is costly if an equation of its body is. Jits are opened; custom derivatives stay whole.
 
-What depends on shared operands alone is a row of no part: each part that reads it computes it, once for all nodes.
+The border among the cheap equations is a minimum cut: the fewest bytes cross it. A broadcast stays behind the border, a
+reduction moves in front of it. Of equal borders the first is taken. So hoists are small: XLA fuses cheap equations with
+their readers, and a hoist that reads fewer operands has fewer distinct rows. Sinks are large, because no node of the
+loop waits for them. Operands of the cell are never stored, because every part can gather them. Outputs that are stored
+anyway cross a border at no cost.
+
+A value that depends on shared operands alone is never a row: each part that reads it computes it, once for all nodes.
 """
 
 from collections import defaultdict
@@ -32,14 +34,14 @@ from jitbatch.util.caches import Cache
 
 
 class Slot(IntEnum):
-    """When an operand is known. What an equation makes is known when the last of its operands is."""
+    """When an operand is known. The outputs of an equation are known when the last of its operands is."""
 
     SHARED = 0
-    """It is the same for all nodes."""
+    """A shared value, equal for all nodes."""
     EARLY = 1
-    """It is a row that is known before the loop."""
+    """A row that is known before the loop."""
     LATE = 2
-    """It is a row that is made in the loop."""
+    """A row that the loop computes."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Part:
-    """A cell, and where each of its operands comes from."""
+    """A cell, and the source of each of its operands."""
 
     cell: Cell
     operands: tuple[Operand | Made, ...]
@@ -67,13 +69,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of a cell; each reads operands of the cell and outputs of parts of an earlier kind.
+    """The parts of a cell. The core reads operands of the cell and outputs of hoists; the sink also reads the core.
 
     Attributes:
-        hoists: each has its own set of early operands, by which its rows can be made distinct. They read no other part.
-        core: has no outputs where all that the loop needs is hoisted.
-        sink: None where the loop makes, or reads, all outputs.
-        outputs: for each output of the cell the part that makes it. No part makes a value twice.
+        hoists: the parts before the loop. Each has its own set of early operands, and its calls are merged where
+            these are equal. A hoist reads no other part.
+        core: the part in the loop. It has no outputs if the hoists compute everything that the loop reads.
+        sink: the part after the loop; None if hoists and core compute all outputs.
+        outputs: for each output of the cell, the part that computes it. Each value is computed by one part only.
     """
 
     hoists: tuple[Part, ...]
@@ -91,18 +94,18 @@ _splits = Cache(2048, first=1024)
 
 
 def split_cell(cell: Cell, slots: tuple[Slot, ...], inner_outputs: tuple[bool, ...]) -> Split | None:
-    """The parts of a cell, or None where it stays whole: nothing is worth moving out of the loop, or it has effects.
+    """Split a cell. Returns None if the cell stays whole: it has effects, or no equation is worth moving.
 
     Args:
-        cell: what is split.
-        slots: for each operand when it is known.
-        inner_outputs: for each output whether the loop reads it.
+        cell: the cell.
+        slots: for each operand, when it is known.
+        inner_outputs: for each output, whether a node of the loop reads it.
     """
     if not passes.runs("hoist"):
         slots = tuple(Slot.LATE if slot == Slot.EARLY else slot for slot in slots)
     if not passes.runs("sink"):
         inner_outputs = (True,) * len(inner_outputs)
-    # In a tuple, because the cache would take None for an entry that is missing.
+    # In a tuple, because None means a missing entry to the cache.
     return _splits.get_or_make((cell, slots, inner_outputs), lambda: (_split(cell, slots, inner_outputs),))[0]
 
 
@@ -181,7 +184,7 @@ def _variables_read(equations: Sequence[Any], outputs: Sequence[Any]) -> set[Any
 
 
 def _needed(equations: Sequence[Any], outputs: Sequence[Any], given: Container[Any]) -> list[int]:
-    """The positions of the equations that make `outputs` from what is given."""
+    """The positions of the equations that compute `outputs` from the variables in `given`."""
     wanted = {var for var in _variables(outputs) if var not in given}
     found = []
     for position in reversed(range(len(equations))):
@@ -196,7 +199,7 @@ def _within(atoms: Iterable[Any], variables: Container[Any]) -> bool:
 
 
 def _costs(equation: Any, shared: Container[Any]) -> bool:
-    """Whether an equation is worth moving out of a loop."""
+    """Whether an equation is costly enough to move out of a loop."""
     primitive = equation.primitive.name
     if primitive in compat.LOOKUPS:
         return _within(equation.invars[:1], shared)
@@ -215,16 +218,18 @@ def _costs(equation: Any, shared: Container[Any]) -> bool:
 def _cheapest_border(
     equations: Sequence[Any], before: set[int], after: set[int], outputs: Sequence[Any], free: Sequence[Any]
 ) -> set[int]:
-    """The positions of the equations before the border that the fewest bytes cross; of equal borders the first.
+    """The positions of the equations before the border that the fewest bytes cross; of equal borders, the first.
 
-    A minimum cut: as many bytes flow from an equation to a variable that it makes as that has, and any number from the
-    variable to its readers, and from a reader to what makes what it reads.
+    The border is a minimum cut (found with the algorithm of Edmonds and Karp). The graph of the cut has equations and
+    variables as nodes. The capacity of an edge from an equation to its output is the size of the variable in bytes. The
+    edges from a variable to its readers have no limit, and neither have the edges from a reader back to the equation
+    that computes the variable.
 
     Args:
         equations: in order.
-        before, after: positions that must be on that side; nothing in `before` depends on anything in `after`.
-        outputs: what is read after the border, whatever makes it.
-        free: what crosses the border at no cost.
+        before, after: positions that must be on that side. No equation in `before` depends on one in `after`.
+        outputs: variables that are read after the border, whichever side computes them.
+        free: variables that cross the border at no cost.
     """
     room: dict[Any, dict[Any, int]] = defaultdict(lambda: defaultdict(int))  # nodes: positions and variables
     free_vars = set(_variables(free))
@@ -264,7 +269,8 @@ def _cheapest_border(
 
 
 def _pieces(equations: Sequence[Any], early: Container[Any]) -> list[list[Any]]:
-    """Hoisted equations, apart where they neither share what they make nor read the same early operands."""
+    """Split hoisted equations into separate hoists. Equations stay together if they are connected by variables that
+    they compute, or if they depend on equal sets of early operands."""
     made: set[Any] = set()
     pieces: list[tuple[set[Any], list[Any]]] = []  # early variables and equations
     for equation in equations:

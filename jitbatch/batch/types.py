@@ -1,9 +1,9 @@
-"""The types of a batch: which nodes run together, decided for all samples at once.
+"""The types of a batch: nodes of one type can run together. They are decided for all samples at once.
 
-A type is a kind of node, but for three things. Where some calls of a cell pass a shared value (a learned initial state)
-and others a value of the sample, all pass a row. Where nodes with the same body have different outputs, all have all of
-them. And where a cell runs in a loop, what can run before the loop, and what can wait until after it, are types of
-their own (see `batch/split_cell`). A graph is then written in terms of these types (see `batch/retype`).
+A type is a kind of node, with three exceptions. If some calls of a cell pass a shared value (a learned initial state)
+and others a value of the sample, all of them pass a row. If kinds with equal bodies have different outputs, their type
+has all outputs. If a cell runs in a loop, its parts before and after the loop are types of their own (see
+`batch/split_cell`). Each graph is then expressed in these types (see `batch/retype`).
 """
 
 from collections.abc import Hashable, Sequence
@@ -24,7 +24,7 @@ from jitbatch.ir.tables import ROW, Kind, Tables
 
 
 class Part(NamedTuple):
-    """A node that a node becomes: its kind, a name, and for each of the kind's rows where it comes from."""
+    """One of the typed nodes that replace a node: its kind, a name, and the source of each row operand."""
 
     kind: int
     name: str
@@ -32,14 +32,14 @@ class Part(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What nodes of a kind become: parts, and for each of the kind's outputs the part and output that make it."""
+    """The parts that replace a node of a kind, and for each output of the kind its part and the output of that part."""
 
     parts: tuple[Part, ...]
     outputs: tuple[Made, ...]
 
 
 class Origin(NamedTuple):
-    """Which cell a type is a part of: a name for it that stays the same when more kinds become known."""
+    """A stable name of a type, by the cell that it is a part of. It does not change when more kinds become known."""
 
     body: str
     part: str
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 class TypeEdge(NamedTuple):
-    """Some node of kind `reader` has output `output` of some node of kind `read` as its operand `slot`."""
+    """Operand `slot` of kind `reader` reads output `output` of kind `read` in at least one node."""
 
     read: Kind
     output: int
@@ -56,14 +56,18 @@ class TypeEdge(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What a decision depends on: the kinds of a batch and its edges, as numbers in the tables, ascending. And the
-    shared values that its samples need as rows, which are to be known from its exemplars."""
+    """The key of a decision about types: the kinds, the edges, and the shared values that the samples need as rows.
+
+    All are ids in the tables, ascending. The shared values are part of the key because the exemplars of a decision must
+    show them.
+    """
 
     kinds: tuple[int, ...] = ()
     edges: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
 
     def union(self, graphs: Sequence[Graph]) -> "Profile":
+        """This profile, extended by the kinds, edges and shared rows of some graphs."""
         kinds = np.concatenate([graph.kinds_present for graph in graphs])
         edges = np.concatenate([graph.edges_present for graph in graphs])
         shared = np.concatenate([graph.shared_rows for graph in graphs])
@@ -79,18 +83,18 @@ class Types:
     """The types of a batch in canonical order.
 
     Attributes:
-        profile: what was decided for.
+        profile: the profile that these types were decided for.
         kinds: the kind of each type.
         of_kind: int [kinds in the tables]; the type of each of these kinds, -1 for others.
-        made: int [types]; how many values a node of each type makes.
-        reads, writes: for each type the value classes of its row operands, and of its outputs.
-        origins: where each type comes from.
-        phases: the types of each phase, and whether it is a loop.
-        edges: which types read which.
-        flows: through which row operands of each type a derivative can pass, if inputs are constants.
-        exemplars: some graphs, at least one, that between them have everything in the profile.
+        made: int [types]; the number of outputs of a node of each type.
+        reads, writes: for each type, the value classes of its row operands, and of its outputs.
+        origins: the stable name of each type.
+        phases: the types of each phase, and whether the phase is a loop.
+        edges: `(read, reader)` pairs of types.
+        flows: the row operands of each type that a derivative can pass through, if inputs are constants.
+        exemplars: at least one graph; together, they contain everything in the profile.
         is_split: whether cells in loops were split.
-        recipes: what the nodes of each kind in the profile become.
+        recipes: the recipe of each kind in the profile.
     """
 
     profile: Profile
@@ -109,7 +113,7 @@ class Types:
 
     @cached_property
     def table(self) -> TypeTable:
-        """The types as the core reads them."""
+        """The types in the form of the core."""
         tables = self.exemplars[0].tables
 
         def source(operand: Operand | Made, binding: tuple[int, ...]) -> tuple[int, int, int]:
@@ -133,8 +137,11 @@ class Types:
         return make_type_table(types, [members for members, is_loop in self.phases if is_loop], recipes)
 
     def in_order(self, order: Sequence[Origin]) -> "Types":
-        """The same types with phases and loops in a given order, if that order knows them all and will do: a program is
-        then not compiled again because a batch reads something else inside a loop."""
+        """The same types, with phases and the types inside loops in a given order.
+
+        A program then keeps its order, and is not compiled again, when a batch has other edges inside a loop. Returns
+        these types unchanged if `order` lacks one of them, or if a phase would read a later one.
+        """
         at = {origin: position for position, origin in enumerate(order)}
         if not at.keys() >= set(self.origins):
             return self
@@ -147,7 +154,14 @@ class Types:
 
 
 def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tuple[Origin, ...] = ()) -> Types:
-    """The types for the profile of some graphs, if possible in a known order; decided once."""
+    """The types for the profile of some graphs, cached.
+
+    Args:
+        profile: the profile, which covers all graphs.
+        graphs: at least one graph.
+        split: whether to split cells that run in loops.
+        order: an order of types to keep, if possible (see `Types.in_order`).
+    """
 
     def decide() -> Types:
         return types_of(profile, graphs, split).in_order(order) if order else find_types(profile, graphs, split)
@@ -156,11 +170,12 @@ def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tupl
 
 
 def known_types(profile: Profile, tables: Tables, split: bool, order: tuple[Origin, ...]) -> Types | None:
-    """What `types_of` returns, if it is known."""
+    """The cached result of `types_of`; None if there is none."""
     return tables.decisions.get((profile, split, order))
 
 
 def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
+    """Decide the types for the profile of some graphs. The arguments are those of `types_of`."""
     tables = graphs[0].tables
     united, outputs = _unite([tables.kinds[number] for number in profile.kinds])
     kind_of = dict(zip(profile.kinds, united, strict=True))
@@ -215,6 +230,7 @@ def _classes_read(kind: Kind, tables: Tables) -> tuple[int, ...]:
 
 
 def _exemplars(graphs: Sequence[Graph]) -> tuple[Graph, ...]:
+    """Some of the graphs that together have all kinds, edges and shared rows of all graphs."""
     known: tuple[set[int], ...] = (set(), set(), set())
     chosen = []
     for graph in graphs:
@@ -231,8 +247,12 @@ def _order(kind: Kind, tables: Tables) -> tuple[Any, ...]:
 
 
 def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
-    """The kinds that these become: rows where one of an equal body has a row, and all outputs that one of them has.
-    With, for each, which output of its new kind each of its outputs is."""
+    """Unite kinds with equal bodies: an operand is a row if it is a row in one of them, and all have all outputs.
+
+    Returns:
+        The new kind of each kind.
+        For each kind, the index of each of its outputs among the outputs of the new kind.
+    """
     bodies: dict[Hashable, list[Cell]] = {}
     is_row: dict[Hashable, list[bool]] = {}
     for kind in kinds:
@@ -258,7 +278,7 @@ def _loops(kinds: Sequence[Kind], edges: Sequence[TypeEdge]) -> dict[Kind, froze
 
 
 def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables: Tables) -> Recipe:
-    """What a kind becomes that runs in a loop of these kinds."""
+    """The recipe of a kind. `loop` has the kinds of its loop; it is empty for a kind outside of all loops."""
     late = {edge.slot for edge in edges if edge.reader == kind and edge.read in loop}
     inner = {edge.output for edge in edges if edge.read == kind and edge.reader in loop}
     slots = tuple(
@@ -284,7 +304,7 @@ def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables
 
 
 def _feeds(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[int, int]) -> set[Feed]:
-    """What the types read of each other."""
+    """The feeds between types: inside of recipes, and along the edges between kinds."""
     feeds: set[Feed] = set()
     for recipe in recipes.values():
         for part in recipe.parts:
@@ -305,8 +325,11 @@ def _feeds(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[i
 def _from_shared(
     profile: Profile, kind_of: dict[int, Kind], recipes: dict[Kind, Recipe], place: dict[int, int], tables: Tables
 ) -> set[tuple[int, int]]:
-    """Types and row operands that shared values may be given as: where a kind that became a type has one, and, if the
-    samples need any as rows, the terms of sums."""
+    """The types and row operands that can read a shared value.
+
+    These are the operands that are bound to a shared value in a kind of the profile. If the samples need shared values
+    as rows, they are also the terms of reductions.
+    """
     found: set[tuple[int, int]] = set()
     for number, kind in kind_of.items():
         slots = {slot for slot, bound in enumerate(tables.kinds[number].binding) if bound != ROW}

@@ -1,7 +1,7 @@
-"""Planning on plain integers: loops over the nodes of a minibatch, compiled, or in Python where they are not.
+"""Planning on plain integers: loops over the nodes of a minibatch, in C++ or, without a compiled core, in Python.
 
-In: integers alone, as lists and arrays: recorded rows, recipes of types, the sizes of a program.
+In: integers in lists and arrays: recorded rows, recipes of types, the sizes of a program.
 Out: numbered graphs, typed graphs, a joined batch with equal calls merged, its rounds, and the tables of a program.
-Invariants: `native` (C++, in the folder `native/` of the sources) and `reference` (Python) give equal results.
+Invariants: `native` (C++, in the folder `native/` of the sources) and `reference` (Python) return equal results.
 Imports: `util`.
 """

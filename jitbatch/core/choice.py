@@ -1,8 +1,8 @@
-"""Which core plans: the compiled one, or the reference in Python.
+"""The choice of the core that plans: the compiled core, or the reference in Python.
 
-The compiled one is used where it was built. `JITBATCH_CORE=python` in the environment, or `using("python")` in tests,
-chooses the reference. What was made by one core is never given to the other: everything of a batch is made by the
-`TypeTable` of its types.
+The compiled core is the default where it was built. `JITBATCH_CORE=python` in the environment, or `using("python")` in
+tests, chooses the reference. No object of one core reaches the other: the `TypeTable` of a batch's types makes all
+objects of the batch.
 """
 
 import os
@@ -23,7 +23,7 @@ except ImportError:
 
 
 class SlowPlanningWarning(UserWarning):
-    """The compiled core is missing, and plans are made in Python."""
+    """The compiled core is missing, so the slower core in Python makes the plans."""
 
 
 def _at_first() -> str:
@@ -51,13 +51,13 @@ _chosen: ContextVar[str] = ContextVar("the core that plans", default=_default)
 
 
 def name() -> str:
-    """The core that plans: "native" or "python"."""
+    """The name of the chosen core: "native" or "python"."""
     return _chosen.get()
 
 
 @contextmanager
 def using(core: str) -> Iterator[None]:
-    """Inside, types are decided and samples recorded by this core."""
+    """Inside this context, `core` ("native" or "python") decides types and numbers recorded samples."""
     if core not in ("native", "python"):
         raise ValueError(f"there is no core {core!r}; it can be 'native' or 'python'")
     if core == "native" and native is None:
@@ -70,19 +70,19 @@ def using(core: str) -> Iterator[None]:
 
 
 def number(*args: Any) -> numbering.Numbered:
-    """A recording numbered into a graph (see `numbering.number`) by the chosen core."""
+    """Number a recording into a graph with the chosen core (see `numbering.number`)."""
     if name() == "native":
         return numbering.Numbered(*native.number(*args))  # type: ignore[union-attr]
     return numbering.number(*args)
 
 
 def find_ranks(*args: np.ndarray) -> np.ndarray:
-    """The rank of each node (see `ranks.find_ranks`) by the chosen core."""
+    """Find the rank of each node with the chosen core (see `ranks.find_ranks`)."""
     return native.find_ranks(*args) if name() == "native" else ranks.find_ranks(*args)  # type: ignore[union-attr]
 
 
 def make_type_table(*args: Any) -> type_table.TypeTable:
-    """The types of a batch (see `TypeTable`), as the chosen core reads them."""
+    """Make the `TypeTable` of a batch in the chosen core."""
     if name() == "native":
         return native.TypeTable(*args)  # type: ignore[union-attr, return-value]
     return type_table.TypeTable(*args)

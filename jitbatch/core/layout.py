@@ -1,32 +1,36 @@
-"""The sizes of a fused program, and where its tables lie in one buffer, as integers that the core reads."""
+"""The sizes of a fused program, and the offsets of its tables in one buffer, as integers for the core."""
 
 from typing import NamedTuple
 
 NONE = -1
-"""The offset of a table that a program does not have."""
+"""The offset of a missing table, or the first cotangent row of an operand without cotangent rows."""
 
 PAIR_WIDTH = 32
-"""How many pairs of cotangent rows are summed at once."""
+"""The number of pairs of cotangent rows in one chunk of sums."""
 
 
 class BlockLayout(NamedTuple):
-    """The nodes of a type.
+    """The block of a type: the room for its nodes.
 
     Attributes:
         type: the type.
-        capacity: room for how many nodes.
-        terms: of variadic types, room for how many terms.
-        starts: for each output, where its block begins in its arena.
-        reads, writes: for each row operand, and for each output, its arena.
-        edges: in a loop, for each row operand where its cotangent rows begin, `NONE` for those without a derivative.
-        widths: in a loop, the widths that chunks can have, ascending.
-        chunks: for every number of nodes below the largest width, how many chunks of each width to run; flat.
-        tables: offsets; of operands, or for variadic types of terms and segments, in a loop of terms, first and count.
+        capacity: the capacity for nodes.
+        terms: for a variadic type, the capacity for terms (operands of all its nodes).
+        longest: for a variadic type in a loop with static trip counts, the largest number of terms of a node; 0 without
+            a limit.
+        starts: for each output, the first row of its block in its arena.
+        reads, writes: the arena of each row operand, and of each output.
+        edges: in a loop, the first cotangent row of each row operand; `NONE` for an operand without a derivative.
+        widths: in a loop, the possible widths of chunks, ascending.
+        chunks: for every number of nodes below the largest width, the number of chunks of each width; flat.
+        tables: offsets of the block's tables. A type with fixed operands has one table, of operand rows. A variadic
+            type has the terms and their segments; in a loop, the terms, the first term of each node, and its count.
     """
 
     type: int
     capacity: int
     terms: int
+    longest: int
     starts: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
@@ -37,7 +41,7 @@ class BlockLayout(NamedTuple):
 
 
 class ArenaTables(NamedTuple):
-    """The offsets of the tables that a loop has for one arena; `NONE` for those that it does not have."""
+    """The offsets of a loop's tables for one arena; `NONE` for a table that the loop does not have."""
 
     edge_of_row: int = NONE
     row_of_edge: int = NONE
@@ -53,15 +57,15 @@ class LoopLayout(NamedTuple):
     """The sizes of a loop.
 
     Attributes:
-        margin: how many rows lie before and behind the nodes in each block.
-        rounds: room for how many rounds.
-        most: how many nodes of a type a round can have.
-        pair_trips: for each arena how many chunks of sums of pairs can be due at once, where trip counts are static:
-            then every type runs in every round, in one chunk. Empty where they are dynamic.
-        widths: the widths that chunks can have, ascending.
-        edge_rows, pair_rows: for each arena how many cotangent rows there are, and room for how many sums of pairs.
-        rounds_table, ends_table: offsets.
-        arenas: the other tables, for each arena.
+        margin: the number of free rows before and after the nodes of each block.
+        rounds: the capacity for rounds.
+        most: the capacity for nodes of one type in one round.
+        pair_trips: with static trip counts, for each arena the capacity for chunks of sums of pairs at one moment.
+            Every type then runs in every round, in one chunk. Empty with dynamic trip counts.
+        widths: the possible widths of chunks, ascending.
+        edge_rows, pair_rows: for each arena the number of cotangent rows, and the capacity for sums of pairs.
+        rounds_table, ends_table: offsets of the number of rounds, and of the ends of chunks.
+        arenas: the offsets of the other tables, for each arena.
     """
 
     margin: int
@@ -77,7 +81,7 @@ class LoopLayout(NamedTuple):
 
 
 class PhaseLayout(NamedTuple):
-    """A phase: its types, the offset of how many nodes each has, and what it has as a loop."""
+    """A phase: the blocks of its types, the offset of their node counts, and the sizes of its loop, if it is one."""
 
     blocks: tuple[BlockLayout, ...]
     total_table: int
@@ -85,7 +89,7 @@ class PhaseLayout(NamedTuple):
 
 
 class ArenaLayout(NamedTuple):
-    """An arena: its value class, how many shared values and input rows it begins with, and how many rows it has."""
+    """An arena: its value class, the capacities for shared values and for input rows, which come first, and in all."""
 
     value_class: int
     shared: int

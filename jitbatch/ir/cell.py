@@ -1,8 +1,8 @@
-"""Cell types by canonical jaxpr: two subgraphs are the same cell when their jaxprs are.
+"""Cells, identified by canonical jaxprs: two subgraphs are the same cell if the keys of their jaxprs are equal.
 
-A key is built from a jaxpr with its variables numbered in order, its sub-jaxprs opened and its constants taken
-bit by bit, so it does not matter which Python function a subgraph came from. Equality of keys is exact; digests
-only give an order that is the same in every process.
+The key of a jaxpr holds its equations, with variables numbered in order, sub-jaxprs as keys and constants as bits. So
+it does not depend on the Python function of a subgraph. Equality of keys is exact. Digests only define an order that is
+the same in every process.
 """
 
 import functools
@@ -43,7 +43,7 @@ class Key:
 
 
 class Identity:
-    """Something that is equal only to itself; kept alive, because an `id` alone is used again after death."""
+    """A key for an object that is equal only to itself. It keeps the object alive, so that its `id` stays unique."""
 
     __slots__ = ("thing",)
 
@@ -61,13 +61,13 @@ class Identity:
 
 
 def key_bits(keys: Any) -> np.ndarray:
-    """The bits of concrete typed PRNG keys, also where JAX is tracing."""
+    """The key data of concrete typed PRNG keys, also while JAX is tracing."""
     with jax.ensure_compile_time_eval():
         return np.asarray(jax.random.key_data(keys))
 
 
 def array_key(value: Any) -> Hashable:
-    """An array's shape, dtype and bits."""
+    """A key of an array's shape, dtype and bits."""
     if compat.is_prng_key(value.dtype):
         return str(value.dtype), array_key(key_bits(value))
     host = np.asarray(value)
@@ -75,7 +75,7 @@ def array_key(value: Any) -> Hashable:
 
 
 def param_key(value: Any) -> Hashable:
-    """A key for one parameter of a primitive."""
+    """A key for one parameter of an equation. An unhashable parameter is equal only to itself."""
     if value is None or isinstance(value, str | np.dtype | type):
         return value
     if isinstance(value, compat.ClosedJaxpr):
@@ -90,7 +90,7 @@ def param_key(value: Any) -> Hashable:
         return Identity(value)
     if isinstance(value, np.ndarray | jax.Array):
         return array_key(value)
-    if isinstance(value, compat.JaxprEqn):  # dead code elimination keeps one in the rule of a custom derivative
+    if isinstance(value, compat.JaxprEqn):  # dead code elimination leaves one in the rule of a custom derivative
         return value.primitive, equation_params_key(value.primitive, value.params)
     if compat.is_unhashable(value):
         return "static", param_key(value.val)
@@ -109,8 +109,8 @@ def aval_key(aval: Any) -> Hashable:
 
 
 def equation_params_key(primitive: Any, params: dict[str, Any]) -> Hashable:
-    """The parameters of an equation, without what only names it for people."""
-    if primitive in _CUSTOM_CALLS:  # their functions take long to compare, and one equation is recorded again and again
+    """A key for the parameters of an equation, without the name of a jit."""
+    if primitive in _CUSTOM_CALLS:  # their functions are slow to compare, and JAX often records the same `params`
         return _custom_params_keys.get_or_make(Identity(params), lambda: _params_key(primitive, params))
     return _params_key(primitive, params)
 
@@ -126,7 +126,7 @@ _jaxpr_keys = Cache(4096, first=1024)
 
 
 def jaxpr_key(jaxpr: Any) -> Key:
-    """The canonical key of a jaxpr. Remembered by identity: JAX hands out the same jaxprs again and again."""
+    """The canonical key of a jaxpr. Cached by identity, because JAX reuses jaxprs."""
     return _jaxpr_keys.get_or_make(Identity(jaxpr), lambda: _make_jaxpr_key(jaxpr))
 
 
@@ -173,8 +173,8 @@ def _has_custom_vjp(jaxpr: Any) -> bool:
 class Cell:
     """A cell type: fixed work on arrays, as a closed jaxpr without constants.
 
-    Cells with equal keys are equal. `name` and `where` (file and line of the user's function) belong to the
-    first subgraph that had this jaxpr.
+    Cells with equal keys are equal. `name` and `where` (file and line of the user's function) are those of the first
+    subgraph with this jaxpr.
     """
 
     def __init__(self, key: Key, jaxpr: Any, name: str, where: str):
@@ -206,36 +206,37 @@ class Cell:
 
     @property
     def has_derivative(self) -> bool:
-        """Whether a derivative can pass through this cell, as far as is known without looking at its equations."""
+        """Whether a derivative can pass through this cell. True unless the class of the cell rules it out."""
         return True
 
     @cached_property
     def may_merge(self) -> bool:
-        """Whether calls with equal operands can be one call. A `jax.custom_vjp` rule need not be linear (clipped
-        gradients), so it is to see the cotangent of each call, not their sum."""
+        """Whether calls with equal operands may be merged into one call. Not for a cell with a `jax.custom_vjp` rule:
+        the rule need not be linear (clipped gradients), so it must see the cotangent of each call, not their sum."""
         return not self.has_effects and not _has_custom_vjp(self.jaxpr.jaxpr)
 
     @property
     def body(self) -> Key:
-        """The key without the outputs: what is computed, whatever of it is returned."""
+        """The part of the key for inputs and equations, without the outputs."""
         return self.key.parts[0]  # type: ignore[index]
 
     @property
     def output_numbers(self) -> tuple[Hashable, ...]:
-        """For each output the number of its variable in the body."""
+        """For each output, the number of its variable in the body; for a literal, its key."""
         return self.key.parts[1]  # type: ignore[index]
 
     @cached_property
     def digest(self) -> str:
-        """The key as a short text that is the same in every process."""
+        """A short hash of the key as text, the same in every process."""
         return _digest(self.key)
 
     @cached_property
     def body_digest(self) -> str:
+        """A short hash of the body as text, the same in every process."""
         return _digest(self.body)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """What the work of this cell is called in JAX's profiler: the user's name."""
+        """A named scope: JAX's profiler shows the cell under the name of the user's function."""
         return jax.named_scope(self.name)
 
     def __call__(self, *operands: Any) -> Sequence[Any]:
@@ -243,10 +244,10 @@ class Cell:
 
 
 class ReductionCell(Cell):
-    """A reduction of any number of arrays of one shape and dtype: one type, whatever the number.
+    """A reduction of any number of arrays of one shape and dtype. The number of arrays is not part of the cell.
 
-    Its jaxpr is that of one term. Only a sum has a derivative: a maximum or minimum of floats stands for what
-    `jax.lax.stop_gradient` was applied to.
+    Its jaxpr is the reduction of one term. Only a sum has a derivative: a maximum or minimum of floats is recorded only
+    under `jax.lax.stop_gradient`.
 
     Attributes:
         operation: "sum", "max" or "min".
@@ -271,7 +272,7 @@ class ReductionCell(Cell):
 
 
 def accumulator(dtype: Any) -> Any:
-    """The dtype in which a sum is accumulated: as `jnp.sum` does, short floats in float32."""
+    """The dtype in which a sum is accumulated: float32 for shorter floats, as in `jnp.sum`."""
     return np.float32 if jax.numpy.issubdtype(dtype, np.inexact) and np.dtype(dtype).itemsize < 4 else dtype
 
 
@@ -279,7 +280,7 @@ _cells = Cache(4096, first=1024)
 
 
 def reduction_cell(operation: str, shape: tuple[int, ...], dtype: Any) -> Cell:
-    """The cell of reductions ("sum", "max", "min") of values of this shape and dtype."""
+    """The cell for reductions ("sum", "max" or "min") of values of this shape and dtype."""
     key = operation, shape, dtype
     return _cells.get_or_make(key, lambda: ReductionCell(operation, compat.make_aval(shape, dtype)))
 
@@ -294,10 +295,10 @@ _wide_cells = Cache(1024)
 
 
 def widest(cells: Sequence[Cell]) -> Cell:
-    """The cell that returns whatever one of these cells with the same body returns.
+    """A cell with all outputs of some cells with equal bodies.
 
-    A group of operations returns what its sample reads of it: the root of a tree only `h`, an inner node `h` and `c`.
-    Returning both, they are one type.
+    The recorder gives a cell only the outputs that its sample reads: only `h` at the root of a tree, `h` and `c` at an
+    inner node. With all outputs, both are one type.
     """
     outputs = dict.fromkeys(out for cell in sorted(cells, key=lambda cell: cell.digest) for out in cell.output_numbers)
     for cell in cells:

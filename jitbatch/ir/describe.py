@@ -1,4 +1,4 @@
-"""Plans, capacities and reports as short text: kinds of one name are told apart, long lists are cut."""
+"""Short texts for plans, capacities and reports: distinct names of kinds, and lists of limited length."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from jitbatch.ir.tables import Kind
 
 MOST = 40
-"""Lines, or entries, that are printed of one list."""
+"""The largest number of lines or entries that are printed of one list."""
 
 
 def kind_names(kinds: Iterable[Kind]) -> dict[Kind, str]:
-    """The names of kinds; with shapes, where several have one name."""
+    """A name for each kind, with array shapes where several kinds have one name."""
     distinct = list(dict.fromkeys(kinds))
     count = Counter(kind.cell.name for kind in distinct)
     return {k: f"{k.cell.name} ({k.shapes})" if count[k.cell.name] > 1 else k.cell.name for k in distinct}
 
 
 def largest(lines: Sequence[tuple[int, str]], most: int = MOST) -> list[str]:
-    """Lines with their sizes: all of them, or the largest in their order and how many more there are.
+    """The lines of the `most` largest sizes, in their original order, and the number of the others, if any.
 
     >>> largest([(1, "one"), (5, "five"), (2, "two"), (9, "nine")], most=2)
     ['five', 'nine', '... and 2 more']

@@ -1,7 +1,7 @@
 """The graph of one recorded sample.
 
-A `Graph` is a struct of small integer arrays. Everything in it that is not an integer lives in the `Tables` of the
-function it was recorded for.
+A `Graph` is a struct of small integer arrays. These are ids in the `Tables` of the recorded function, which hold
+everything that is not an integer.
 """
 
 import itertools
@@ -20,30 +20,31 @@ from jitbatch.util.errors import VerifyError
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What one sample computes.
+    """The computation of one sample.
 
-    Values are numbered: first the inputs, then the shared values that are needed as rows, then the outputs of
-    the nodes in order. Nodes are in topological order.
+    Nodes are in topological order. The ids of values count the inputs first, then the shared values that are needed as
+    rows, then the node outputs in the order of the nodes.
 
     Attributes:
-        tables: what the numbers below refer to.
+        tables: the tables that the ids below refer to.
         leaf_shapes: the shapes of the sample's array leaves, then those of the constants.
-        constants: small arrays in the sample's code that are rows, as its leaves are; they follow the leaves.
-        inputs: int32 [inputs, 3]; for each its leaf, how many leading axes of the leaf are indexed, and the flat
+        constants: small arrays in the sample's code that are rows. They follow the leaves.
+        inputs: int32 [inputs, 3]; for each input its leaf, the number of indexed leading axes of the leaf, and the flat
             index into these axes. `(3, 0, 0)` is the whole leaf 3, `(3, 1, 5)` its row 5.
-        shared_rows: int32 [shared rows]; numbers of shared values.
-        kind: int32 [nodes]; what each node computes.
+        shared_rows: int32 [shared rows]; ids of shared values.
+        kind: int32 [nodes]; the kind of each node.
         operand_start: int32 [nodes + 1]; node i reads `operands[operand_start[i]:operand_start[i + 1]]`.
-        operands: int32; values, one for each `ROW` in the binding of the node's kind.
+        operands: int32; values, one for each `ROW` in the binding of the node's kind; any number for a variadic kind.
         value_class: int32 [values]; the class of each value.
         outputs: int32; the values that are the leaves of the sample's result.
-        out_tree: their tree.
-        level: int32 [nodes]; 0 for nodes that read no other node, else one more than the highest level read.
-        node_values: int32 [nodes + 1]; node i makes the values `node_values[i]` up to `node_values[i + 1]`.
-        kinds_present, edges_present: the numbers of the kinds of node and of the edges between them, each once.
-        input_rows: which leaves of a sample are used, and where the inputs are among their rows.
-        structure: the structure of the sample that was recorded (see `record/structure`).
-        typed: what the graph looks like in terms of the types of some batches (see `batch/retype`).
+        out_tree: the tree of the result.
+        level: int32 [nodes]; 0 for a node that reads no other node, else one more than the highest level that it reads.
+        node_values: int32 [nodes + 1]; the outputs of node i are values `node_values[i]` up to `node_values[i + 1]`,
+            exclusive.
+        kinds_present, edges_present: the distinct ids of the nodes' kinds, and of the edges between them, ascending.
+        input_rows: the leaves of a sample that are used, and the positions of the inputs among their rows.
+        structure: the structure of the recorded sample (see `record/structure`).
+        typed: a cache of this graph, expressed in the types of batches (see `batch/retype`).
     """
 
     tables: Tables = field(repr=False)
@@ -75,13 +76,13 @@ class Graph:
 
     @cached_property
     def producer(self) -> np.ndarray:
-        """int32 [values]; the node that makes each value, -1 for inputs and shared values."""
+        """int32 [values]; the node that computes each value, -1 for inputs and shared values."""
         nodes = np.repeat(np.arange(self.node_count, dtype=np.int32), np.diff(self.node_values))
         return np.concatenate([np.full(self.first_node_value, -1, np.int32), nodes])
 
     @cached_property
     def kind_sizes(self) -> np.ndarray:
-        """int [2, kinds present]; how many nodes each kind has, and how many layers (see `ir/ranks`)."""
+        """int [2, kinds present]; the number of nodes of each kind, and its number of ranks (see `ir/ranks`)."""
         present, kind, counts = np.unique(self.kind, return_inverse=True, return_counts=True)
         read = self.producer[self.operands]
         reader = np.repeat(np.arange(self.node_count), np.diff(self.operand_start))
@@ -99,7 +100,7 @@ class Graph:
         return split_items(self.out_tree, self.out_classes)
 
     def verify(self) -> None:
-        """Check every invariant above; raise `VerifyError` naming the one that is broken."""
+        """Check every invariant above. A `VerifyError` names the broken one."""
 
         def check(holds: Any, law: str) -> None:
             if not holds:

@@ -1,4 +1,4 @@
-"""The leaves of samples as rows: all leaves of one class, one after the other, are rows of one array."""
+"""The leaves of a sample as rows: the leaves of one value class are concatenated into the rows of one array."""
 
 import itertools
 import operator
@@ -11,18 +11,18 @@ import numpy as np
 from jitbatch.util.array_leaves import NUMBERS
 
 Inputs: TypeAlias = Sequence[tuple[int, Sequence[Any]]]
-"""The leaves of a sample that are rows: classes, and of each of them numbers and arrays of one or more rows."""
+"""The used leaves of a sample: pairs of a value class and its leaves, numbers and arrays of one or more rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class InputRows:
-    """Which leaves of a sample are used, as rows of which classes, and where its inputs are among these.
+    """The used leaves of a sample by value class, and the positions of its inputs among their rows.
 
     Attributes:
-        of_input: int [2, inputs]; the class of each input, and which of the sample's rows of that class it is.
-        counts: int [2, classes]; the classes, and how many rows of each the sample has.
-        takes: for each of these classes its dtype, and what takes the leaves that are its rows, in order, out of all.
-        constants: those of the graph, which follow the sample's leaves.
+        of_input: int [2, inputs]; the value class of each input, and its row among the sample's rows of that class.
+        counts: int [2, classes]; the value classes of the inputs, and the number of the sample's rows of each.
+        takes: for each of these value classes its id, its dtype, and a function that selects its leaves from all.
+        constants: the constants of the graph. They follow the sample's leaves.
     """
 
     of_input: np.ndarray
@@ -31,19 +31,23 @@ class InputRows:
     constants: tuple[Any, ...]
 
     def taken(self, leaves: Sequence[Any]) -> Inputs:
-        """The leaves of a sample that are rows."""
+        """The used leaves of a sample.
+
+        Args:
+            leaves: all array leaves of the sample.
+        """
         if self.constants:
             leaves = [*leaves, *self.constants]
         return [(number, take(leaves)) for number, _, take in self.takes]
 
     def packed(self, leaves: Sequence[Any]) -> Inputs:
-        """The same for a sample whose numbers stay as they are: these as arrays."""
+        """The used leaves of a sample, with numbers as arrays. For immutable samples."""
         taken = zip(self.takes, self.taken(leaves), strict=True)
         return tuple((number, tuple(numbers_together(some, dtype))) for (_, dtype, _), (number, some) in taken)
 
 
 def numbers_together(leaves: Sequence[Any], dtype: Any) -> Iterator[Any]:
-    """Leaves, with numbers that follow each other as one array."""
+    """The leaves, with each run of consecutive numbers as one array."""
     for are_numbers, some in itertools.groupby(leaves, lambda leaf: type(leaf) in NUMBERS):
         if are_numbers:
             yield np.array(list(some), dtype)
@@ -55,13 +59,12 @@ def input_rows(
     of_input: np.ndarray, counts: np.ndarray, leaves: Sequence[Sequence[int]], dtypes: Sequence[Any],
     constants: tuple[Any, ...],
 ) -> InputRows:  # fmt: skip
-    """The rows of the inputs of a graph.
+    """The `InputRows` of a graph.
 
     Args:
-        of_input, counts: see `InputRows`.
-        leaves: for each class that the sample has rows of, the leaves that are these rows.
-        dtypes: those of all classes.
-        constants: those of the graph.
+        of_input, counts, constants: see `InputRows`.
+        leaves: for each value class in `counts`, the indices of its leaves.
+        dtypes: the dtypes of all value classes.
     """
     takes = [
         (number, dtypes[number], _taking(own)) for number, own in zip(counts[0].tolist(), leaves, strict=True)
@@ -70,7 +73,7 @@ def input_rows(
 
 
 def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes the items in some places out of a sequence, without a loop in Python if they are many."""
+    """A function that selects the items at `places` from a sequence, without a loop in Python."""
     if len(places) == 1:
         return operator.itemgetter(slice(places[0], places[0] + 1))
     return operator.itemgetter(*places)

@@ -1,8 +1,8 @@
 """A sample's result as items, for `out="ragged"`.
 
-The outermost list or tuple of a result holds items, and so do those of the same type that are nested in it. Anything
-else in there is an item: an array, a dict, a tuple in a list. So what an item is depends on the code that returns it,
-never on how many items there are.
+The outermost list or tuple of a result holds items, and so do lists or tuples of the same type inside it. Anything else
+in it is an item: an array, a dict, a tuple in a list. So the code that returns a result decides what an item is, never
+the number of items.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ class Items:
     """The items of one result.
 
     Attributes:
-        outline: the result's tree with items for leaves.
+        outline: the tree of the result with items as leaves.
         trees: the tree of each item.
-        classes: the classes of the leaves of each item.
+        classes: the value classes of the leaves of each item.
     """
 
     outline: Any
@@ -34,7 +34,7 @@ class Items:
 
 
 def split_items(out_tree: Any, out_classes: Sequence[int]) -> Items:
-    """The items of a result, of which the tree and the classes of the leaves are given."""
+    """The items of a result with this tree and these value classes of leaves."""
     result = out_tree.unflatten(out_classes)
     found, outline = jax.tree.flatten(result, is_leaf=lambda node: _is_item(node, type(result)))
     flat = [jax.tree.flatten(item) for item in found]
@@ -47,11 +47,14 @@ def _is_item(node: Any, outermost: type) -> bool:
 
 
 def common_item(results: Sequence[Items], classes: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """The tree and the classes of the items of all samples; None if there are no items.
+    """The tree and the value classes that the items of all samples have in common; None if there are no items.
 
     Args:
         results: the items of each sample.
-        classes: the value classes that numbers stand for.
+        classes: the table of value classes, for the message.
+
+    Raises:
+        OutputError: two items have different trees or value classes.
     """
     first = next(((s, items) for s, items in enumerate(results) if items.trees), None)
     if first is None:
@@ -86,7 +89,7 @@ def _difference(index: int, outline: Any, position: int, other: Any, sample: int
 
 
 def _differ_in_length(one: Any, other: Any) -> bool:
-    """Whether two classes differ in nothing but their first axis, if they differ."""
+    """Whether two value classes are equal but for the length of their first axis."""
     return one.dtype == other.dtype and bool(one.shape and other.shape) and one.shape[1:] == other.shape[1:]
 
 

@@ -1,12 +1,12 @@
-"""Layers: how many steps a type needs at least, and an order that needs no more.
+"""Ranks: a lower bound on the number of steps, and an order of nodes that reaches it. Names in code say "layer".
 
-The layer of a node is how many nodes of its own type lie on a path below it, at most. A type with n layers needs at
-least n steps whatever the order is, since a step runs nodes of one type; so the number of layers of all types is a
-lower bound on the number of steps. And if the layers can be put in an order in which each reads only earlier ones, that
-order reaches the bound: layers are steps.
+The rank of a node is the largest number of other nodes of its own type on a path to it. A step runs nodes of one type
+that do not depend on each other. So a type with n ranks needs at least n steps in any order, and the sum over all types
+is a lower bound on the number of steps. If an order exists in which each rank reads only earlier ranks, every rank can
+be a step, and that order reaches the bound.
 
-All this depends on what a sample computes and not on its minibatch, so it is found once a structure. In a minibatch, a
-layer has to come after whatever it reads in some sample.
+The ranks of a sample do not depend on its minibatch, so they are found once for each structure. In a minibatch, a rank
+must come after every rank that it reads in any sample.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ from jitbatch.core import choice
 
 
 def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """int32 [nodes]; the layer of each node.
+    """int32 [nodes]; the rank of each node.
 
     Args:
-        kind: int [nodes]; types.
-        stage: int [nodes]; a node reads only nodes of earlier stages.
+        kind: int [nodes]; the type of each node.
+        stage: int [nodes]; a number for each node, larger than those of the nodes that it reads.
         reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
     """
     order = np.argsort(stage, kind="stable")
@@ -29,7 +29,7 @@ def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: n
 
 
 def longest_paths(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """int [nodes]; how many edges the longest path to each node has. The arguments are those of `find_layers`."""
+    """int [nodes]; the number of edges on the longest path to each node. The arguments are those of `find_layers`."""
     length = [0] * len(stage)
     for edge in np.argsort(stage[reader], kind="stable").tolist():
         length[reader[edge]] = max(length[reader[edge]], length[read[edge]] + 1)
@@ -37,10 +37,16 @@ def longest_paths(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np
 
 
 Needs = dict[tuple[int, int], dict[int, int]]
-"""For a type and a layer of it, how many layers of each other type have to come before."""
+"""For each type and rank, the number of ranks of each other type that must come before it."""
 
 
 def find_needs(kind: np.ndarray, layer: np.ndarray, reader: np.ndarray, read: np.ndarray) -> Needs:
+    """The needs of all ranks.
+
+    Args:
+        kind, layer: int [nodes]; the type and the rank of each node.
+        reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
+    """
     kinds, layers = kind.tolist(), layer.tolist()
     needs: Needs = {}
     for node, other in zip(reader.tolist(), read.tolist(), strict=True):
@@ -51,13 +57,14 @@ def find_needs(kind: np.ndarray, layer: np.ndarray, reader: np.ndarray, read: np
 
 
 def order_layers(layers: Sequence[int], needs: Needs, order: Iterable[int]) -> list[int] | None:
-    """The types of the steps of an order in which each step is a layer, or None if there is no such order.
+    """An order in which each step is a rank: the type of each step. None if there is no such order.
 
-    Types take turns as in `order`, so that few turns are needed.
+    Types take turns as in `order`, so that the steps form few rounds.
 
     Args:
-        layers: how many layers each type has.
-        needs: which layers need which. Of a batch: those of all samples.
+        layers: the number of ranks of each type.
+        needs: the ranks that must come before each rank; for a batch, those of all samples together.
+        order: the types in the order of their turns.
     """
     done = [0] * len(layers)
     steps: list[int] = []

@@ -1,7 +1,7 @@
-"""What the cells of a function are in the user's code, noted when a cell is first met: for people, not for planning.
+"""The origin of the cells of a function in the user's code. Reports use it; planning does not.
 
-Cells with equal jaxprs are one object in the whole process, with the name of whoever made it first. A report is to say
-where a cell comes from in the function that is reported, so each function's tables have notes of their own.
+Cells with equal jaxprs are one object in the whole process, with the name of the first function that made it. A report
+names the origin of a cell in the function that it describes. So the tables of each function note origins of their own.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from jitbatch.util.sites import COMPREHENSIONS
 
 
 class Operand(NamedTuple):
-    """What an operation was applied to: its aval, and its value where it is a constant in the code."""
+    """An operand of an operation: its aval, and its value if it is a constant in the code."""
 
     aval: Any
     constant: Any = None
 
 
 class Operation(NamedTuple):
-    """A recorded operation: what it is called, the user's line, and what it was applied to."""
+    """A recorded operation: its name, the user's line, its operands and its parameters."""
 
     name: str
     where: str
@@ -28,8 +28,8 @@ class Operation(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a cell comes from: the user's function, its file and line, the operations in it, and whether it is one of
-    several cells that a call runs (see `record/list_arguments`)."""
+    """The origin of a cell: the user's function, its file and line, its operations, and whether the cell is one of
+    several cells of one call (see `record/list_arguments`)."""
 
     name: str
     where: str
@@ -44,18 +44,19 @@ class Sources:
         self._known: dict[Cell, Source] = {}
 
     def note(self, cell: Cell, make: Callable[[], Source]) -> None:
-        """Note where a cell comes from, unless that is known."""
+        """Note the origin of a cell, made by `make()`, unless it is known."""
         if cell not in self._known:
             source = make()
             self._known[cell] = source._replace(name=_plain(source.name, cell))
 
     def of(self, cell: Cell) -> Source:
+        """The noted origin of a cell; without a note, the name and line of the cell itself."""
         return self._known.get(cell) or Source(_plain(cell.name, cell), cell.where)
 
 
 def _plain(name: str, cell: Cell) -> str:
-    """A qualified name without what only says that a function is defined inside another, or which comprehension of a
-    function it is."""
+    """A qualified name without the enclosing functions and without comprehensions; for a reduction, the name of its
+    cell."""
     parts = name.split(".<locals>.")
     named = [part for part in parts if part not in COMPREHENSIONS] or parts
     return cell.name if isinstance(cell, ReductionCell) else named[-1]

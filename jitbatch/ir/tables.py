@@ -1,7 +1,7 @@
 """The tables that all graphs of a function refer to: value classes, shared values and node kinds.
 
-Each is interned, so that equal things have equal numbers in every graph and a batch of graphs can be concatenated
-without translating anything.
+The tables intern their entries: equal entries have equal ids in every graph. So a batch concatenates graphs without
+translating ids.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ from jitbatch.util import compat
 from jitbatch.util.caches import Cache
 
 ROW = -1
-"""In a kind's binding: this operand is a row of the batch, different for each node."""
+"""In the binding of a kind: this operand is a row, which differs from node to node."""
 
 MAX_DECISIONS = 64
-"""How many batches of different kinds of node the types are remembered of."""
+"""The number of decisions about types that the tables cache, one for each profile of a batch."""
 
 MAX_STATICS = 256
-"""How many static parts of plans are remembered: equal ones are one object, which is cheap to compare. As many are the
-reasons why plans were compiled."""
+"""The number of static parts of plans in the cache. Equal static parts are one object, which is cheap to compare. The
+cache of the causes of compilations has the same size."""
 
 
 @dataclass(frozen=True)
 class ValueClass:
-    """The values that can lie in one arena: those of one shape and dtype."""
+    """A shape and a dtype. All values of one class lie in one arena."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -49,7 +49,7 @@ class ValueClass:
 
     @property
     def nbytes(self) -> int:
-        """The size of a value."""
+        """The size of a value in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -62,14 +62,14 @@ class SharedLeaf:
 
 @dataclass(frozen=True, eq=False)
 class SharedArray:
-    """A concrete array that a sample closes over or passes on, or a tracer of an outer transformation."""
+    """A concrete array in a sample's code or closure, or a tracer of an outer transformation."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class SharedResult:
-    """An output of a cell whose operands are all shared: computed once a batch, not once a sample."""
+    """An output of a cell with only shared operands. It is computed once for each batch, not for each sample."""
 
     cell: Cell
     operands: tuple[int, ...]
@@ -81,48 +81,49 @@ SharedValue = SharedLeaf | SharedArray | SharedResult
 
 @dataclass(frozen=True)
 class Kind:
-    """What a node computes: a cell, and which of its operands are which shared values (`ROW`: none)."""
+    """The kind of a node: a cell, and its binding. The binding has, for each operand, a shared value or `ROW`."""
 
     cell: Cell
     binding: tuple[int, ...]
 
     @cached_property
     def rows(self) -> int:
+        """The number of operands that are rows."""
         return self.binding.count(ROW)
 
     @cached_property
     def vmapped(self) -> tuple[bool, ...]:
-        """For each operand whether it is a row, so that `jax.vmap` maps it."""
+        """For each operand, whether it is a row; `jax.vmap` maps rows."""
         return tuple(bound == ROW for bound in self.binding)
 
     @cached_property
     def row_slots(self) -> tuple[int, ...]:
-        """The operands that are rows."""
+        """The indices of the operands that are rows."""
         return tuple(slot for slot, bound in enumerate(self.binding) if bound == ROW)
 
     @cached_property
     def row_avals(self) -> tuple[Any, ...]:
-        """The avals of operands that are rows."""
+        """The avals of the operands that are rows."""
         return tuple(self.cell.in_avals[slot] for slot in self.row_slots)
 
     @cached_property
     def shared_ids(self) -> tuple[int, ...]:
-        """The shared values that operands are bound to."""
+        """The ids of the shared values in the binding."""
         return tuple(bound for bound in self.binding if bound != ROW)
 
     @property
     def is_variadic(self) -> bool:
-        """Whether a node reads any number of rows."""
+        """Whether nodes read any number of rows: true for reductions."""
         return isinstance(self.cell, ReductionCell)
 
     @property
     def operation(self) -> str | None:
-        """How a node that reads any number of rows reduces them ("sum", "max" or "min"); None for other kinds."""
+        """The operation of a reduction ("sum", "max" or "min"); None for other kinds."""
         return self.cell.operation if isinstance(self.cell, ReductionCell) else None
 
     @property
     def shapes(self) -> str:
-        """The types of operands that are rows, and of outputs, as `"float32[4], int32[] -> float32[4]"`."""
+        """The dtypes and array shapes of row operands and outputs, such as `"float32[4], int32[] -> float32[4]"`."""
 
         def names(avals: Iterable[Any]) -> str:
             return ", ".join(aval.str_short() for aval in avals)
@@ -131,7 +132,7 @@ class Kind:
 
 
 class Edge(NamedTuple):
-    """Some node of kind `reader` has output `output` of some node of kind `read` as its operand `slot`."""
+    """Operand `slot` of kind `reader` reads output `output` of kind `read` in at least one graph."""
 
     read: int
     output: int
@@ -143,7 +144,7 @@ Entry = TypeVar("Entry")
 
 
 class Interned(Generic[Entry]):
-    """A growing table: the number of an entry is where its equal was put first."""
+    """A growing table of distinct entries. The id of an entry is its index. Equal entries have one id."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -151,19 +152,20 @@ class Interned(Generic[Entry]):
         self._lock = threading.Lock()
 
     def number(self, entry: Entry, key: Hashable = None) -> int:
+        """The id of an entry. A new entry is added. Entries are compared by `key`, or by themselves without one."""
         key = entry if key is None else key
         found = self._numbers.get(key)
         if found is None:
             with self._lock:
                 found = self._numbers.get(key)
-                if found is None:  # a number is known only once its entry is there, for who asks without the lock
+                if found is None:  # readers take no lock, so the entry is added before its id
                     found = len(self.entries)
                     self.entries.append(entry)
                     self._numbers[key] = found
         return found
 
     def find(self, key: Hashable) -> int | None:
-        """The number of an entry, None if it is not there."""
+        """The id of the entry with this key, None if the table has none."""
         return self._numbers.get(key)
 
     def __contains__(self, key: Hashable) -> bool:
@@ -194,8 +196,8 @@ def _ends(kinds: Sequence[Kind], classes: Sequence[tuple[int, ...]]) -> Ends:
 
 
 class Tables:
-    """The value classes, shared values and node kinds that graphs of one granularity refer to by number; outlines of
-    ragged results."""
+    """The value classes, shared values and node kinds that the graphs of one function refer to by id, at one
+    granularity. Also edges, avals, forms of arguments, and outlines of ragged results."""
 
     def __init__(self, granularity: str = "subgraph") -> None:
         self.granularity = granularity
@@ -210,7 +212,7 @@ class Tables:
         self.statics = Cache(MAX_STATICS)
         self.causes = Cache(MAX_STATICS)
         self.outlines: Interned[Any] = Interned()
-        self.holds_tracers = False  # then what is made of them is of no use later
+        self.holds_tracers = False  # plans and programs of tracers cannot be used again
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
         self._ends = _ends([], [])
@@ -220,15 +222,15 @@ class Tables:
         self._class_formats: list[tuple[str, int, int]] = []
         self._element_avals: dict[tuple[int, int | None], tuple[Any, int]] = {}
         self._class_orders: dict[int, tuple[Any, ...]] = {}
-        self.tuple_forms: dict[tuple[Any, ...], int] = {}  # by the class of a named tuple of rows, and their forms
-        self.dict_forms: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}  # by keys and forms, with the keys sorted
+        self.tuple_forms: dict[tuple[Any, ...], int] = {}  # by the class of a named tuple and the forms of its items
+        self.dict_forms: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}  # by keys and forms; with the sorted keys
         self._leaf_forms: dict[tuple[int, int], int] = {}
         self._shared_orders: dict[int, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
     @property
     def ends(self) -> Ends:
-        """The ends of edges at nodes of the kinds that there are."""
+        """The possible ends of edges for all kinds so far."""
         ends = self._ends
         if len(ends.is_variadic) < len(self.kind_classes):
             classes = self.kind_classes[:]
@@ -236,8 +238,8 @@ class Tables:
         return ends
 
     def class_formats(self) -> list[tuple[str, int, int]]:
-        """For each value class the kind of its dtype, its itemsize, and the size of a value in bytes. Values that are
-        not plain numbers, such as keys, have the kind ""."""
+        """For each value class, the kind of its dtype, its itemsize, and the size of a value in bytes. The kind is ""
+        for values that are not plain numbers, such as keys."""
         known = self._class_formats
         for value_class in self.classes.entries[len(known) :]:
             kind = "" if value_class.is_key or value_class.dtype.kind not in "biufc" else value_class.dtype.kind
@@ -246,16 +248,17 @@ class Tables:
         return known
 
     def class_of(self, aval: Any) -> int:
+        """The id of the value class of an aval."""
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
 
     def aval_class(self, number: int) -> int:
-        """The class of values of the aval with this number."""
+        """The id of the value class of the aval with this id."""
         if number not in self._aval_classes:
             self._aval_classes[number] = self.class_of(self.avals[number])
         return self._aval_classes[number]
 
     def element_aval(self, number: int, length: int | None) -> tuple[Any, int]:
-        """The aval, with its number, of an element of arrays of an aval, or of a slice of some length."""
+        """The aval of an element of arrays of aval `number`, or of a slice of `length` elements; and its id."""
         found = self._element_avals.get((number, length))
         if found is None:
             aval = self.avals[number]
@@ -265,8 +268,8 @@ class Tables:
         return found
 
     def form(self, *description: Hashable) -> int:
-        """The form of an argument that is not just a row: a negative number for what decorated functions that are
-        called on it depend on."""
+        """The form of an argument that is not just a row: a negative id for a description of the argument. Calls of
+        decorated functions depend on it."""
         return -1 - self.forms.number(description)
 
     def shared_form(self, aval: int, shared: int) -> int:
@@ -282,24 +285,25 @@ class Tables:
         return found
 
     def shared_of_form(self, form: int) -> int:
+        """The id of the shared value with this form."""
         return self.forms[-1 - form][2]
 
     def class_order(self, number: int) -> tuple[Any, ...]:
-        """A key that orders value classes in the same way whatever was recorded first."""
+        """A sort key for value classes that does not depend on the order of recording."""
         found = self._class_orders.get(number)
         if found is None:
             found = self._class_orders[number] = self.classes[number].shape, str(self.classes[number].dtype)
         return found
 
     def share(self, entry: SharedValue, aval: Any) -> int:
-        """The number of a shared value."""
+        """The id of a shared value with this aval. A new one is added."""
         key: Hashable = entry
         if isinstance(entry, SharedArray):
             traced = compat.is_tracer(entry.value)
             key = Identity(entry.value) if traced else (array_key(_as_array(entry.value, aval)), bool(aval.weak_type))
             self.holds_tracers |= traced
             if isinstance(entry.value, np.ndarray) and key not in self.shared:
-                entry = SharedArray(entry.value.copy())  # NumPy's arrays may change, and what is recorded may not
+                entry = SharedArray(entry.value.copy())  # NumPy arrays may change; a recording must not
         with self._lock:
             number = self.shared.number(entry, key)
             if number == len(self.shared_class):
@@ -307,7 +311,7 @@ class Tables:
         return number
 
     def edge_number(self, output: int, slot: int) -> int:
-        """The number of the edge between two ends, which are given by their places in `ends`."""
+        """The id of the edge between an output and a slot, which are indices in `ends`."""
         found = self._edge_numbers.get((output, slot))
         if found is None:
             ends = self.ends
@@ -319,7 +323,7 @@ class Tables:
         return found
 
     def shared_order(self, number: int) -> tuple[Any, ...]:
-        """A key that orders shared values in the same way whatever was recorded first."""
+        """A sort key for shared values that does not depend on the order of recording, except for tracers."""
         remaining = [] if number in self._shared_orders else [number]
         while remaining:
             entry = self.shared[remaining[-1]]
@@ -343,10 +347,11 @@ class Tables:
         return 2, hashlib.sha256(bits.encode()).hexdigest()
 
     def binding_order(self, binding: tuple[int, ...]) -> tuple[Any, ...]:
+        """A sort key for bindings, made of the sort keys of their shared values."""
         return tuple(() if number == ROW else self.shared_order(number) for number in binding)
 
     def kind(self, cell: Cell, binding: tuple[int, ...]) -> int:
-        """The number of a node kind."""
+        """The id of the kind of a cell and a binding. A new one is added."""
         number = self._kind_numbers.get((cell, binding))
         if number is None:
             with self._lock:

@@ -3,5 +3,5 @@
 In: a function, its arguments, and samples.
 Out: a `Graph` for each sample; samples of one structure share it (`Context.graphs_of`).
 Invariants: nothing depends on the values of arrays; a call of a decorated function is a node, or several.
-Imports: `util`, `ir`.
+Imports: `util`, `core`, `ir`.
 """

@@ -1,10 +1,10 @@
-"""Scheduling policies: which nodes run together, and in which order.
+"""Scheduling policies: the order in which nodes run, and the nodes that run together.
 
 A policy assigns a step to each node of a `Problem`. The nodes of a step have one type and do not depend on each other.
-Nothing here depends on the order in which nodes, samples or types appear: ties are broken by the type ids, which are in
-the order of the cells' digests.
+A schedule does not depend on the order in which nodes, samples or types appear. Ties are broken by the type ids, which
+are in the order of the cells' digests.
 
-To add a policy, write a function from a `Problem` to the step of each node, and give `register` a `Policy` of it.
+To add a policy, write a function from a `Problem` to the step of each node, and `register` a `Policy` with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,16 @@ from jitbatch.ir.ranks import find_needs, order_layers
 from jitbatch.util.csr import ranges
 
 SEARCH = 0.4
-"""Choosing a step among the nodes that are ready takes this part of the time of a dispatched step (60 and 150 us)."""
+"""The time to choose one step by a search, in units of the time to run a dispatched step (60 us and 150 us)."""
 
 
 def always(steps: int, bound: int) -> bool:
-    """Search wherever fewer steps than these may exist."""
+    """Search if an order with fewer than `steps` steps may exist."""
     return steps > bound
 
 
 def if_it_pays(steps: int, bound: int) -> bool:
-    """Search where the steps above the lower bound take longer than two searches."""
+    """Search if the steps above the lower bound take longer than two searches."""
     return steps - bound > 2 * steps * SEARCH
 
 
@@ -35,12 +35,12 @@ class Policy:
     """A way to order the nodes of a batch.
 
     Attributes:
-        name: what users call it: `policy="depth"`.
-        assign: from a problem to int32 [nodes], the step of each node.
-        by_ranks: whether its steps are ranks wherever ranks have an order. Executors that know the ranks of nodes from
-            their structures then need not look at the nodes.
-        searches: given the steps of an order and a lower bound on the steps of any order, whether `assign` is to look
-            for a better one.
+        name: the name for users, as in `policy="depth"`.
+        assign: a function from a problem to int32 [nodes], the step of each node.
+        by_ranks: whether each rank of a type is a step, wherever ranks have an order. Rounds then follow from the ranks
+            of the structures, without a `Problem`.
+        searches: a function from the number of steps of an order and a lower bound for any order. It returns whether
+            `assign` shall search for a better order.
     """
 
     name: str
@@ -53,31 +53,32 @@ POLICIES: dict[str, Policy] = {}
 
 
 def register(policy: Policy) -> Policy:
-    """Make a policy known to `jitbatch(policy=...)`."""
+    """Register a policy for `jitbatch(policy=...)`. Returns the policy."""
     POLICIES[policy.name] = policy
     return policy
 
 
 def depth(problem: Problem) -> np.ndarray:
-    """One step for each type of each level, as TensorFlow Fold does."""
+    """One step for each level and type, as in TensorFlow Fold."""
     types = int(problem.type.max(initial=0)) + 1
     _, step = np.unique(problem.level.astype(np.int64) * types + problem.type, return_inverse=True)
     return step.astype(np.int32)
 
 
 def agenda(problem: Problem) -> np.ndarray:
-    """All nodes that are ready of the type whose waiting nodes have the lowest average level, as DyNet does."""
+    """Each step runs all ready nodes of one type: the type whose waiting nodes have the lowest average level, as in
+    DyNet."""
     return _Agenda(problem, None).run()
 
 
 def frontier(problem: Problem) -> np.ndarray:
-    """All nodes that are ready of the type with the smallest part of its lowest layer not ready, after ED-Batch: a step
-    with all nodes of a type that have none of that type below them is never a step too many."""
+    """Each step runs all ready nodes of one type: the type with the smallest share of nodes that are not ready in its
+    lowest rank, after ED-Batch. A step with all nodes of a type's lowest rank never adds a step to the best order."""
     return _Agenda(problem, problem.layer).run()
 
 
 class _Agenda:
-    """Steps one by one, each of all nodes that are ready of the most promising type."""
+    """Chooses step after step. Each step runs all ready nodes of the most promising type."""
 
     def __init__(self, problem: Problem, layer: np.ndarray | None):
         nodes = len(problem.type)
@@ -90,7 +91,7 @@ class _Agenda:
         self.waiting = np.bincount(problem.type, minlength=types)
         self.level_sum = np.bincount(problem.type, weights=problem.level, minlength=types)
         self.ready: list[list[np.ndarray]] = [[] for _ in range(types)]
-        # Without layers, all nodes of a type are in one.
+        # Without ranks, all nodes of a type have rank 0.
         self.layer = np.zeros(nodes, np.int64) if layer is None else layer
         self.layers = 1 + int(self.layer.max(initial=0))
         self.unready = np.zeros((types, self.layers), np.int64)
@@ -99,6 +100,7 @@ class _Agenda:
         self.uses_layers = layer is not None
 
     def put(self, nodes: np.ndarray) -> None:
+        """Mark nodes as ready: all nodes that they read have a step."""
         of_type = self.problem.type[nodes]
         for kind in np.unique(of_type).tolist():
             self.ready[kind].append(nodes[of_type == kind])
@@ -106,7 +108,8 @@ class _Agenda:
             np.subtract.at(self.unready, (of_type, self.layer[nodes]), 1)
 
     def promise(self, kind: int) -> tuple[float, float, int]:
-        """A type runs next if this is lowest: which part of its lowest layer is not ready, and the average level."""
+        """A sort key: the lowest type runs next. With ranks, the share of its lowest rank that is not ready; then the
+        average level of its waiting nodes; then the type id."""
         late = 0.0
         if self.uses_layers:
             nodes = np.concatenate(self.ready[kind])
@@ -115,6 +118,7 @@ class _Agenda:
         return late, self.level_sum[kind] / self.waiting[kind], kind
 
     def run(self) -> np.ndarray:
+        """int32 [nodes]; the step of each node."""
         step = np.full(len(self.problem.type), -1, np.int32)
         self.put(np.flatnonzero(self.missing == 0))
         now = 0
@@ -134,13 +138,15 @@ class _Agenda:
 
 
 def ranks(problem: Problem) -> np.ndarray:
-    """Ranks as steps, if ranks have an order: no order has fewer steps. Else the best of the other policies."""
+    """A step for each rank of each type, if ranks have an order: no order has fewer steps. Else the shortest schedule
+    of the other policies."""
     found = _ranks_in_order(problem)
     return _fewest(problem, (depth, agenda, frontier)) if found is None else found
 
 
 def ranks_or_depth(problem: Problem) -> np.ndarray:
-    """Ranks as steps, if ranks have an order. Else steps by depth, unless a search for fewer steps pays."""
+    """A step for each rank of each type, if ranks have an order. Else steps by depth, unless a search for fewer steps
+    pays."""
     found = _ranks_in_order(problem)
     if found is not None:
         return found
@@ -150,11 +156,12 @@ def ranks_or_depth(problem: Problem) -> np.ndarray:
 
 
 def _fewest(problem: Problem, orders: Sequence[Callable[[Problem], np.ndarray]]) -> np.ndarray:
+    """The schedule with the fewest steps among those of some policies."""
     return min((assign(problem) for assign in orders), key=lambda step: step.max(initial=-1))
 
 
 def _ranks_in_order(problem: Problem) -> np.ndarray | None:
-    """Layers as steps, if there is an order of layers."""
+    """A step for each rank of each type; None if ranks are unknown or have no order."""
     layer = problem.layer
     if layer is not None:
         types = int(problem.type.max(initial=-1)) + 1
@@ -168,7 +175,13 @@ def _ranks_in_order(problem: Problem) -> np.ndarray | None:
 
 
 def steps_of_layers(order: Sequence[int], types: int, most: int) -> np.ndarray:
-    """int [types, layers]; the step of each layer, given the types of all steps."""
+    """int [types, ranks]; the step of each rank of each type.
+
+    Args:
+        order: the type of each step.
+        types: the number of types.
+        most: the largest number of ranks of a type.
+    """
     steps = np.zeros((types, most), np.int64)
     done = [0] * types
     for step, kind in enumerate(order):

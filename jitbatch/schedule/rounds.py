@@ -1,4 +1,4 @@
-"""Rounds: a loop runs round by round, and in a round each of its types runs at most once."""
+"""Rounds: a loop runs round by round. In a round, each of its types runs at most once."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,17 +13,19 @@ from jitbatch.util.errors import VerifyError
 
 
 def find_rounds(schedule: Schedule, types: Types, policy: Policy, problem: Callable[[], Problem]) -> None:
-    """Give each node that runs in a loop its round.
+    """Find the round of each node that runs in a loop.
 
     Args:
-        schedule: the nodes, whose rounds are entered.
-        types: their types.
-        problem: makes the nodes as a policy sees them, which takes longer than rounds by ranks.
+        schedule: the nodes. Their rounds are set.
+        types: the types of the nodes.
+        policy: the policy that orders the nodes.
+        problem: makes the `Problem` of the nodes. That takes longer than rounds by ranks, so it is called only if
+            needed.
     """
     loops = [members for members, is_loop in types.phases if is_loop]
     for loop, members in enumerate(loops):
         by_ranks = policy.by_ranks and schedule.by_ranks(loop)
-        # Variadic nodes of one term have a place among the ranks, which may be one more than there has to be.
+        # Variadic nodes of one term count for ranks although they do not run. So ranks may need too many steps.
         if not by_ranks or policy.searches(schedule.steps(loop), schedule.least_steps(loop)):
             own = schedule.members(loop)
             others = rounds_of(problem(), own, members, policy)
@@ -34,13 +36,13 @@ def find_rounds(schedule: Schedule, types: Types, policy: Policy, problem: Calla
 
 
 def _steps(rounds: np.ndarray, types: np.ndarray) -> int:
-    """How many steps nodes take that run in some rounds: one for each type in each."""
+    """The number of steps of nodes with these rounds and types: one for each round and each type in it."""
     return len(set(zip(rounds.tolist(), types.tolist(), strict=True)))
 
 
 def _verify_rounds(schedule: Schedule, members: Sequence[int], problem: Problem) -> None:
-    """Check that a node of a loop runs after what it reads in the loop. And that what structures say of the least
-    number of steps is what the nodes say."""
+    """Check that each node of a loop runs after the nodes of the loop that it reads. And check that the lower bound on
+    steps from structures equals that from nodes."""
     if problem.layer is not None and problem.bound != schedule.bound:
         raise VerifyError("rounds: the lower bound is that of the nodes")
     place = {t: number for number, t in enumerate(members)}
@@ -51,12 +53,13 @@ def _verify_rounds(schedule: Schedule, members: Sequence[int], problem: Problem)
 
 
 def rounds_of(problem: Problem, members: np.ndarray, types: Sequence[int], policy: Policy) -> np.ndarray:
-    """The round of each node of a loop: in a round, each type runs at most once, in the order of `types`.
+    """The round of each node of a loop. In a round, each type runs at most once, in the order of `types`.
 
     Args:
-        problem: the whole batch.
+        problem: all nodes of the batch.
         members: the nodes of the loop.
         types: the types of the loop.
+        policy: the policy that orders the nodes.
     """
     part = _inside(problem, members.tolist(), types)
     step = policy.assign(part)
@@ -66,14 +69,14 @@ def rounds_of(problem: Problem, members: np.ndarray, types: Sequence[int], polic
     round_of_step: dict[int, int] = {}
     now, last = -1, len(types)
     for one in sorted(type_of_step):
-        now += type_of_step[one] <= last  # a new round begins where the next type is not a later one
+        now += type_of_step[one] <= last  # a new round begins unless the next type is later in the order of types
         last = type_of_step[one]
         round_of_step[one] = now
     return np.array([round_of_step[one] for one in step.tolist()], np.int64)
 
 
 def _inside(problem: Problem, members: list[int], types: Sequence[int]) -> Problem:
-    """The nodes of a loop as a problem of their own; their types are places in the loop."""
+    """The nodes of a loop as a problem of their own. Its type ids are indices into `types`."""
     local = {node: number for number, node in enumerate(members)}
     place = {t: number for number, t in enumerate(types)}
     edges = zip(problem.reader.tolist(), problem.read.tolist(), strict=True)

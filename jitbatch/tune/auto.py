@@ -1,8 +1,8 @@
-"""What `"auto"` stands for in a batch: the executor and the granularity, chosen by predicted time.
+"""The choice of `"auto"` for a batch: the executor and the granularity (a *way*), by predicted time.
 
-A batch begins with the way that serves everything and compiles little. Another way has to be compiled first, so it is
-bought as one buys skis: once what it would have saved so far is what it costs. So no more is wasted on waiting than the
-purchase costs. Everything here follows from counts of the batches seen so far and from the known costs, never from a
+A batch begins with a way that serves every function and compiles little. Another way must be compiled first. This is
+the ski rental problem: the other way is bought once its savings so far, had it been there, reach its price. So waiting
+wastes no more than the price. All choices follow from counts of the batches so far and from known costs, never from a
 clock: the same calls lead to the same choices.
 """
 
@@ -26,35 +26,36 @@ from jitbatch.tune.cost import (
 from jitbatch.util.caches import Cache
 
 MAX_FEW = 32
-"""Only a function that has seen at most so many structures runs by loop, by whole samples or by single operations, and
-for at most so many batches: each is one more compilation of the step that a plan is used in."""
+"""The largest number of structures with which a function may run in another way than the first: sample by sample, by
+whole samples or by single operations. Also the largest number of purchases of each sort: each one compiles the step
+function that uses the plan once more."""
 
 MARGIN = 1.1
-"""Another way has to be faster by this factor."""
+"""The factor by which another way must be faster."""
 
 MAX_BATCHES = 256
-"""How many batches predictions and savings are remembered of."""
+"""The number of batches with cached predictions. Savings have a cache of four times that size."""
 
 patience = 1.0
-"""How many times its price another way must have saved before it is bought; tests set it to zero."""
+"""Another way is bought once its savings reach this multiple of its price. Tests set it to zero."""
 
 
 class Way(NamedTuple):
-    """How a batch is run."""
+    """A way to run a batch: a granularity and an executor."""
 
     granularity: str
     executor: str
 
 
 class Choice(NamedTuple):
-    """A way, and why it was chosen; nothing if batches begin with it."""
+    """A way, and the reason for its choice; empty for the first way."""
 
     way: Way
     reason: str = ""
 
 
 class Offer(NamedTuple):
-    """Another way: how long it takes, what it costs to have it, and what speaks for it."""
+    """Another way: the predicted seconds of a batch, the price of its compilation in seconds, and a short reason."""
 
     way: Way
     seconds: float
@@ -66,7 +67,7 @@ class Chooser:
     """The choices for batches of one function with one kind of shared arguments."""
 
     def __init__(self, structures: Cache):
-        """`structures` holds a graph for each structure that was seen."""
+        """`structures` is the cache of graphs, with one graph for each structure so far."""
         self._structures = structures
         self._offers = Cache(MAX_BATCHES)
         self._chosen = Cache(MAX_BATCHES)
@@ -77,13 +78,14 @@ class Chooser:
     def choose(
         self, graphs: Sequence[Graph], first: Way, others: Collection[Way], operations: Callable[[], Sequence[Graph]]
     ) -> Choice:
-        """How to run a batch.
+        """Choose the way to run a batch.
 
         Args:
             graphs: one for each sample.
-            first: what batches begin with. Where a program has room for a batch, the order of samples counts.
-            others: what else may be chosen.
-            operations: gives the graphs of single operations.
+            first: the way that batches begin with. If programs of its executor serve other batches too
+                (`has_room`), batches that differ in the order of samples count as different.
+            others: the other ways that may be chosen.
+            operations: returns the graphs of the samples, recorded as single operations.
         """
         if self._structures.info().currsize > MAX_FEW:
             return Choice(first)
@@ -94,8 +96,8 @@ class Chooser:
         costs = known_costs()
         load, seconds, offers = self._offers.get_or_make(batch, lambda: _offers(graphs, first, costs))
         single = Way("op", first.executor)
-        # Where subgraphs hardly meet others of their type, operations may. To know, they have to be recorded; and it is
-        # of no use to know before what they could save is worth the compilation that comes with them.
+        # If few subgraphs share a type, single operations may still share one. To find out, they must be recorded. That
+        # pays only after their largest possible saving has reached the price of recording and compiling them.
         is_open = single in others and single not in offers and load.samples > 1 and load.nodes < 2 * load.steps
         price = load.structure_equations * costs.record + costs.program
         if is_open and self._pays("recording", batch, seconds, price):
@@ -111,7 +113,14 @@ class Chooser:
         return Choice(first)
 
     def _pays(self, sort: str, what: Hashable, saving: float, price: float) -> bool:
-        """Whether something is bought, after it would have saved something once more."""
+        """Add `saving` to the savings so far, and return whether the purchase is made by now.
+
+        Args:
+            sort: "recording" or "program".
+            what: the key of the purchase.
+            saving: the seconds that it would have saved in this batch.
+            price: its price in seconds.
+        """
         bought = self._bought[sort]
         with self._lock:
             if what in bought:
@@ -126,7 +135,7 @@ class Chooser:
 
 
 def _offers(graphs: Sequence[Graph], first: Way, costs: Costs) -> tuple[Load, float, dict[Way, Offer]]:
-    """What a batch needs, how long it takes at first, and what else there is."""
+    """The load of a batch, its predicted seconds in the first way, and the other ways without single operations."""
     load = load_of(graphs)
     if load.has_effects:
         return load, 0.0, {}

@@ -1,7 +1,7 @@
-"""A small cost model: how long a batch would take, from counts alone.
+"""A small cost model: it predicts the time of a batch from counts alone.
 
-The predictions need not be exact. They are there to tell a batch that gains from batching from one that cannot, and to
-tell when a compilation has paid for itself.
+The predictions need not be exact. They distinguish batches that gain from batching from those that do not, and show
+when a compilation has paid for itself.
 """
 
 import math
@@ -21,16 +21,16 @@ from jitbatch.util.caches import Cache
 
 @dataclass(frozen=True)
 class Costs:
-    """What things cost on a backend, in seconds.
+    """The costs of a backend, in seconds.
 
     Attributes:
         call: a jitted call.
         step: a step of the dispatch executor.
         launch: a chunk of the fused executor.
-        operation: an equation of a program that is run.
+        operation: an equation of a program, when it runs.
         flop, byte: a floating point operation; a byte that is read or written.
         plan, node: planning a batch of known structures, and each of its nodes.
-        record: recording a node of a structure that is not known.
+        record: recording a node of a new structure.
         program, equation: compiling a program, and each of its equations.
     """
 
@@ -51,13 +51,13 @@ ON_CPU = Costs(
     call=20e-6, step=150e-6, launch=10e-6, operation=5e-7, flop=2e-11, byte=2.5e-11, plan=1e-3, node=1e-6, record=20e-6,
     program=0.3, equation=2e-3,
 )  # fmt: skip
-"""Of a CPU with two cores, jax 0.10."""
+"""The costs of a CPU with two cores, jax 0.10."""
 
 ON_ACCELERATOR = Costs(
     call=40e-6, step=200e-6, launch=20e-6, operation=3e-6, flop=1e-13, byte=2e-12, plan=1e-3, node=1e-6, record=20e-6,
     program=1.0, equation=5e-3,
 )  # fmt: skip
-"""Of a large GPU or TPU; guessed from data sheets, not measured."""
+"""The costs of a large GPU or TPU. They are guesses from data sheets, not measurements."""
 
 
 def known_costs() -> Costs:
@@ -66,7 +66,7 @@ def known_costs() -> Costs:
 
 
 class Work(NamedTuple):
-    """What a node needs: operations, bytes of its rows, bytes of what its kind is bound to; and equations."""
+    """The work of a node: floating-point operations, bytes of its rows, bytes of its shared operands, and equations."""
 
     flops: int
     row_bytes: int
@@ -78,7 +78,7 @@ _work = Cache(8192, first=1024)
 
 
 def work_of(kind: Kind) -> Work:
-    """What a node of a kind needs, estimated from its jaxpr."""
+    """The work of a node of a kind, estimated from its jaxpr."""
 
     def estimate() -> Work:
         cell = kind.cell
@@ -98,18 +98,18 @@ def _bytes(aval: Any) -> int:
 
 
 class Load(NamedTuple):
-    """What a batch needs, whatever runs it.
+    """The work of a batch. It does not depend on the executor.
 
     Attributes:
-        samples, structures, nodes, kinds: how many there are.
-        steps: how many there are at least (see `ir/ranks`).
-        flops: operations.
+        samples, structures, nodes, kinds: the number of each.
+        steps: the number of ranks of all kinds: a lower bound on the number of steps (see `ir/ranks`).
+        flops: floating-point operations.
         row_bytes: bytes of rows.
-        step_bytes, sample_bytes, structure_bytes: of what kinds are bound to, read once for each step; for each node of
-            each sample; for each node of each structure.
-        kind_equations, structure_equations, sample_equations: of all kinds; of all nodes of all structures; of all
-            nodes of all samples.
-        has_effects: whether some node has.
+        step_bytes, sample_bytes, structure_bytes: bytes of shared operands, if they are read once for each step; for
+            each node of each sample; for each node of each structure.
+        kind_equations, structure_equations, sample_equations: equations of all kinds; of all nodes of all structures;
+            of all nodes of all samples.
+        has_effects: whether any node has effects.
     """
 
     samples: int
@@ -129,7 +129,7 @@ class Load(NamedTuple):
 
 
 def load_of(graphs: Sequence[Graph]) -> Load:
-    """What a batch of at least one sample needs. Calls that dedupe would merge are counted."""
+    """The load of a batch of at least one sample. Calls that `dedupe` would merge count separately."""
     kinds = graphs[0].tables.kinds
     distinct = list(dict.fromkeys(graphs))
     size = 1 + max(int(graph.kinds_present.max(initial=0)) for graph in distinct)
@@ -161,10 +161,11 @@ def load_of(graphs: Sequence[Graph]) -> Load:
 
 
 def _joined(graphs: Sequence[Graph], column: int) -> np.ndarray:
+    """The concatenated `kind_sizes` of graphs: node counts (column 0) or numbers of ranks (column 1)."""
     return np.concatenate([graph.kind_sizes[column] for graph in graphs])
 
 
-# How long a batch takes that is run again and again, planning included.
+# The predicted seconds of a batch once its programs are compiled, planning included.
 
 
 def fused_seconds(load: Load, costs: Costs) -> float:
@@ -178,7 +179,7 @@ def dispatch_seconds(load: Load, costs: Costs) -> float:
 
 
 def whole_seconds(load: Load, costs: Costs) -> float:
-    """Samples of one structure in one vmapped call: a structure's nodes run one by one, each over all its samples."""
+    """One vmapped call for each structure. It runs the nodes of the structure one by one, each over all its samples."""
     compute = load.flops * costs.flop + (load.row_bytes + load.structure_bytes) * costs.byte
     calls = load.structures * costs.step + load.structure_equations * costs.operation
     return _planning(load.samples, costs) + calls + compute
@@ -193,26 +194,26 @@ def _planning(nodes: int, costs: Costs) -> float:
     return costs.plan + nodes * costs.node
 
 
-# How long compiling takes.
+# The predicted seconds of compilation.
 
 
 def fused_price(load: Load, costs: Costs) -> float:
-    """One program with each kind of node in each width."""
+    """The price of one program with each kind of node in each width."""
     return costs.program + MOST_WIDTHS * load.kind_equations * costs.equation
 
 
 def dispatch_price(load: Load, costs: Costs) -> float:
-    """A program for each kind of node."""
+    """The price of one program for each kind of node."""
     return load.kinds * costs.program + load.kind_equations * costs.equation
 
 
 def structures_price(load: Load, costs: Costs) -> float:
-    """A program with all nodes for each structure."""
+    """The price of one program for each structure, with all its nodes."""
     return load.structures * costs.program + load.structure_equations * costs.equation
 
 
 class Prediction(NamedTuple):
-    """What an executor takes for a batch, in seconds: to run it, planning included, and to compile it."""
+    """The predictions for an executor, in seconds: to run a batch, planning included, and to compile it."""
 
     seconds: Callable[[Load, Costs], float]
     price: Callable[[Load, Costs], float]
@@ -223,4 +224,4 @@ PREDICTIONS = {
     "dispatch": Prediction(dispatch_seconds, dispatch_price),
     "per_sample": Prediction(per_sample_seconds, structures_price),
 }
-"""By the names of executors; `"auto"` considers those that are here."""
+"""The predictions by the name of the executor. `"auto"` considers only these executors."""

@@ -1,4 +1,4 @@
-"""How many floating point operations a cell needs, estimated from its jaxpr."""
+"""The number of floating-point operations of a cell, estimated from its jaxpr."""
 
 import math
 from typing import Any
@@ -11,14 +11,17 @@ _MOVES = {
     "random_unwrap", "random_wrap", "reshape", "rev", "scatter", "select_n", "slice", "split", "squeeze",
     "stop_gradient", "transpose",
 }  # fmt: skip
-"""Primitives that move numbers and compute none."""
+"""Primitives that only move data."""
 
 _REDUCTIONS = ("reduce_", "arg", "cum")
 
 
 def flops_of(closed: Any) -> int:
-    """The operations of one evaluation: two for a multiplication with addition of a contraction, one for each element
-    that any other primitive makes or reduces. A `while` counts as one turn, a `cond` as its costliest branch."""
+    """The floating-point operations of one evaluation of a closed jaxpr.
+
+    A multiplication and addition in a contraction counts as two. Any other primitive counts one for each element that
+    it computes or reduces. A `while` loop counts as one iteration, a `cond` as its costliest branch.
+    """
     return sum(map(_of_equation, closed.jaxpr.eqns))
 
 
@@ -36,7 +39,7 @@ def _of_equation(equation: Any) -> int:
         return max(map(flops_of, params["branches"]), default=0)
     inner = [value for value in params.values() if isinstance(value, compat.ClosedJaxpr)]
     if name.startswith("custom_"):
-        inner = inner[:1]  # the function itself; the others are its derivatives
+        inner = inner[:1]  # only the function, not its derivatives
     if inner:
         return params.get("length", 1) * sum(map(flops_of, inner))
     if name in _MOVES:

@@ -1,7 +1,7 @@
-"""Bounded caches, all of them known in one place.
+"""Bounded caches with one registry.
 
-Every cache of the library is a `Cache`: least recently used entries go first, it may be used from several
-threads, it counts its hits and misses, and `clear_caches()` empties it.
+Every cache of the library is a `Cache`. It drops its least recently used entries first, is safe to use from several
+threads, and counts its hits and misses. `clear_caches()` empties all of them.
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class CacheInfo(NamedTuple):
-    """Hits, misses, and how full a cache is, as `functools.lru_cache` reports them."""
+    """Hits, misses, the maximal size and the current size of a cache, as `functools.lru_cache` reports them."""
 
     hits: int
     misses: int
@@ -28,16 +28,16 @@ class Cache:
     """A bounded least-recently-used mapping.
 
     Args:
-        maxsize: how many entries there are at most.
-        first: how many there are until one is missed that was there before: entries that are never asked for again are
-            not worth more room.
+        maxsize: the maximal number of entries.
+        first: the maximal number of entries at first. The limit rises to `maxsize` when a dropped entry is looked up
+            again. Until then no entry has been needed twice, and more room would save nothing.
     """
 
     def __init__(self, maxsize: int, first: int | None = None):
         self.maxsize = maxsize
         self._first = self.room = maxsize if first is None else min(first, maxsize)
-        self._dropped: dict[int, None] = {}  # marks, the oldest first
-        # With each entry its key (to find that one again, it need not be compared) and its mark.
+        self._dropped: dict[int, None] = {}  # marks of dropped entries, the oldest first
+        # Each entry is a key, a value and a mark. `move_to_end` finds this key by identity, without a comparison.
         self._entries: OrderedDict[Hashable, tuple[Hashable, Any, int]] = OrderedDict()
         self._lock = threading.RLock()
         self._hits = self._misses = 0
@@ -45,7 +45,7 @@ class Cache:
             _registry.add(self)
 
     def get(self, key: Hashable) -> Any:
-        """The entry for `key`, or None."""
+        """The entry for `key`, or None. It counts as a hit or a miss, and as a use of the entry."""
         with self._lock:
             found = self._entries.get(key)
             if found is None:
@@ -58,11 +58,11 @@ class Cache:
             return found[1]
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether there is an entry; it is not counted, nor does it make the entry one that was used."""
+        """Whether the cache has an entry for `key`. It counts neither as a hit or miss nor as a use of the entry."""
         return key in self._entries
 
     def get_all(self, keys: Iterable[Hashable]) -> list[Any]:
-        """The entries for all of some keys, with None where there is none."""
+        """The entry for each key, None for each missing one."""
         with self._lock:
             found = [self._entries.get(key) for key in keys]
             for one in found:
@@ -74,8 +74,12 @@ class Cache:
         return [None if one is None else one[1] for one in found]
 
     def put(self, key: Hashable, entry: Any, mark: int | None = None) -> Any:
-        """Store `entry` unless the key has one already, and return the entry that is stored. Its mark, the key's hash
-        by default, tells whether it was there before; where keys are used again for other things it has to be given."""
+        """Store `entry` unless the key has one already, and return the stored entry.
+
+        Args:
+            mark: identifies the entry after it was dropped (see `first`); the hash of the key by default. Required
+                where one key can later stand for another entry.
+        """
         with self._lock:
             if mark is not None:
                 self._note_missed(mark)
@@ -95,12 +99,12 @@ class Cache:
             self._dropped.clear()
 
     def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The entry for `key`, made by `make()` the first time; nothing is stored when `make` raises."""
+        """The entry for `key`. A missing entry is made by `make()`; if `make` raises, nothing is stored."""
         entry = self.get(key)
         return self.put(key, make()) if entry is None else entry
 
     def count(self, hits: int, misses: int = 0) -> None:
-        """Count entries that were found again, or made anew, without asking."""
+        """Add hits and misses that happened without a look-up in this cache."""
         with self._lock:
             self._hits += hits
             self._misses += misses

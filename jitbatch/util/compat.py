@@ -1,7 +1,7 @@
-"""Whatever JAX may change between releases, in one place. Checked with jax 0.10.2.
+"""Everything that JAX may change between releases, in one place. Checked with jax 0.10.2.
 
-Only public names are imported. What is fragile is how they are called, and the attributes of objects that
-JAX hands to a tracer; each entry says why it is here.
+Only public names are imported. Their signatures may change, and so may the attributes of the objects that JAX passes
+to a tracer. Each entry says which release it describes, and why it is here.
 """
 
 import os
@@ -33,10 +33,10 @@ jaxprs_in_params = jex.jaxprs_in_params
 set_current_trace = jex.set_current_trace
 eval_context = core.eval_context
 
-# New in jax 0.10, and not among the public primitives: `jnp.stack` is one operation.
+# New in jax 0.10, and not public: the primitive of `jnp.stack`.
 stack_p = jax.make_jaxpr(lambda x: jax.numpy.stack([x, x]))(0.0).eqns[-1].primitive
 
-# Among the public primitives are those that make keys, and not these two (jax 0.10).
+# jax 0.10: the primitives that make keys are public, these two are not.
 random_wrap_p, _, random_unwrap_p = (
     equation.primitive for equation in jax.make_jaxpr(jax.random.fold_in)(jax.random.PRNGKey(0), np.uint32(0)).eqns
 )
@@ -46,7 +46,7 @@ jit_p = primitives.jit_p
 custom_jvp_call_p = primitives.custom_jvp_call_p
 custom_vjp_call_p = primitives.custom_vjp_call_p
 
-# By name, because jax 0.10 does not export all of them. A primitive that JAX renames looks costly, no more.
+# By name, because jax 0.10 does not export all of them. If JAX renames one, it counts as costly; nothing else changes.
 CALLS = frozenset(("jit", "custom_jvp_call", "custom_vjp_call", "remat2"))
 LOOKUPS = frozenset(("gather", "dynamic_slice"))
 CHEAP = frozenset(
@@ -59,7 +59,7 @@ CHEAP = frozenset(
     sub transpose xor
     """.split()  # noqa: SIM905
 )
-"""Arithmetic, comparisons, reductions and data movement: nothing beside a matmul, a loop or an exponential."""
+"""Arithmetic, comparisons, reductions and data movement: cheap in comparison to a matmul, a loop or an exponential."""
 
 JAX_FOLDERS = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax, np) if module.__file__)
 
@@ -69,10 +69,10 @@ def is_tracer(value: Any) -> bool:
 
 
 def modes_of(value: Any) -> Iterator[str]:
-    """The differentiations that a value takes part in, `"forward"` or `"reverse"`, the innermost first.
+    """The modes of the differentiations around a value, `"forward"` or `"reverse"`, the innermost first.
 
-    Only where they can be seen: not through a jit. jax 0.10: tracers hold what they trace as `primal` or, of vmap, as
-    `val`; `jax.linearize` and reverse mode have one type of tracer, whose trace says which of them it is.
+    Differentiations outside of a jit are not visible. jax 0.10: a tracer holds its inner value as `primal`, that of
+    vmap as `val`. `jax.linearize` and reverse mode use one class of tracer; its trace has `is_vjp`.
     """
     while is_tracer(value):
         if isinstance(value, ad.JVPTracer):
@@ -83,32 +83,32 @@ def modes_of(value: Any) -> Iterator[str]:
 
 
 def is_in_reverse_mode_alone(value: Any) -> bool:
-    """Whether a value is differentiated once, in reverse mode, and takes part in no other transformation."""
+    """Whether reverse-mode differentiation, once, is the only transformation of a value."""
     return list(modes_of(value)) == ["reverse"] and not is_tracer(getattr(value, "primal", value))
 
 
 def typed_number(leaf: Any) -> type | None:
-    """The type of a Python number that has a dtype as well. jax 0.10: `jax.vjp`, and `jax.grad` with `allow_int`, hand
-    a function its Python integers as `TypedInt`, a subclass of `int` that is not public."""
+    """The Python type of a number with a dtype; None for every other leaf. jax 0.10: `jax.vjp`, and `jax.grad` with
+    `allow_int`, pass Python integers to a function as `TypedInt`, a subclass of `int` that is not public."""
     kind = next((kind for kind in (int, float, complex) if isinstance(leaf, kind)), None)
     return kind if hasattr(leaf, "dtype") else None
 
 
 def is_of_jit(value: Any) -> bool:
-    """Whether a value is, beneath the differentiations that it takes part in, one of a function that is being compiled.
-    jax 0.10: the trace of such a value has a `frame`, of equations."""
+    """Whether a value, beneath differentiations and vmaps, is a tracer of a jit that is being compiled. jax 0.10: the
+    trace of such a tracer has a `frame` of equations."""
     while is_tracer(value) and not hasattr(value._trace, "frame"):
         value = getattr(value, "primal", getattr(value, "val", None))
     return is_tracer(value)
 
 
 def varying_axes(value: Any) -> frozenset[str]:
-    """The mesh axes that a value varies over. jax 0.10 has `manual_axis_type` where jax 0.9 had `vma`."""
+    """The mesh axes that a value varies over. jax 0.10 renamed `vma` of jax 0.9 to `manual_axis_type`."""
     return jax.typeof(value).manual_axis_type.varying if is_tracer(value) else frozenset()
 
 
 def varying_struct(aval: Any, axes: frozenset[str]) -> jax.ShapeDtypeStruct:
-    """What a value of this aval is that varies over mesh axes. jax 0.10: such a type needs the mesh as well."""
+    """The struct of a value of this aval that varies over mesh axes. jax 0.10: such a struct needs the mesh as well."""
     mesh = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
     varying = jax.sharding.ManualAxisType(varying=axes)
     return jax.ShapeDtypeStruct(
@@ -117,7 +117,7 @@ def varying_struct(aval: Any, axes: frozenset[str]) -> jax.ShapeDtypeStruct:
 
 
 def struct_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """What a value of this aval is that does not vary over mesh axes; its explicit axes stay in its type."""
+    """The struct of a value of this aval that varies over no mesh axes. Explicit axes stay in its type."""
     if not is_explicit(aval):
         return varying_struct(aval, frozenset())
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=aval.sharding)
@@ -141,13 +141,13 @@ def without_explicit_axes(aval: Any) -> Any:
 
 
 def is_explicit(aval: Any) -> bool:
-    """Whether a type tells how an array is sharded. jax 0.10: types of references and tokens have no sharding."""
+    """Whether an aval has explicit axes in its sharding. jax 0.10: avals of references and tokens have no sharding."""
     sharding = getattr(aval, "sharding", None)
     return sharding is not None and bool(explicit_axes(sharding.mesh))
 
 
 RESHARDINGS = frozenset(("reshard", "sharding_constraint"))
-"""Primitives that do nothing but name a sharding. By name: jax 0.10 does not export them."""
+"""Primitives that only change a sharding. By name: jax 0.10 does not export them."""
 
 
 def is_explicit_sharding(param: Any) -> bool:
@@ -156,7 +156,7 @@ def is_explicit_sharding(param: Any) -> bool:
 
 
 def names_explicit_axes(equation: Any) -> bool:
-    """Whether an equation has parameters that name explicit axes, or jaxprs that were traced with such."""
+    """Whether a parameter of an equation names explicit axes, or is a jaxpr that was traced with explicit axes."""
     params = equation.params
     return any(map(is_explicit_sharding, params.values())) or any(map(has_explicit_axes, jaxprs_in_params(params)))
 
@@ -168,17 +168,17 @@ def has_explicit_axes(jaxpr: Jaxpr) -> bool:
 
 
 def automatic_mesh(mesh: Any) -> Any:
-    """An abstract mesh whose explicit axes are automatic."""
+    """The same abstract mesh with automatic axes instead of explicit ones."""
     return mesh.update_axis_types(dict.fromkeys(explicit_axes(mesh), jax.sharding.AxisType.Auto))
 
 
 def is_float(value: Any) -> bool:
-    """Whether an array or aval has a derivative."""
+    """Whether an array or aval is floating-point or complex, so that it can have a derivative."""
     return jax.numpy.issubdtype(value.dtype, jax.numpy.inexact)
 
 
 def is_prng_key(dtype: Any) -> bool:
-    """Whether a dtype is that of typed PRNG keys, which numpy does not know."""
+    """Whether a dtype is a dtype of typed PRNG keys. NumPy has no such dtype."""
     return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
@@ -186,31 +186,31 @@ KEY_IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 def dtype_named(name: str) -> Any:
-    """The dtype that `str` gives this name, also of typed PRNG keys."""
+    """The dtype whose `str` is `name`, dtypes of typed PRNG keys included."""
     return key_named(name).dtype if name.startswith("key<") else jax.numpy.dtype(name)
 
 
 def key_named(name: str) -> Any:
-    """Some typed PRNG key of the dtype that `str` gives this name."""
+    """An arbitrary typed PRNG key whose dtype has the `str` `name`."""
     keys = [jax.random.key(7, impl=impl) for impl in KEY_IMPLEMENTATIONS]
     return next(key for key in keys if str(key.dtype) == name)
 
 
 def node_kinds(treedef: Any) -> int:
-    """A number that treedefs have in common whose nodes are of the same classes and have as many children. jax 0.10:
-    the hash is of these and nothing else; comparing treedefs takes three times as long."""
+    """A hash of the classes of a treedef's nodes and of their numbers of children. jax 0.10: the hash of a treedef
+    depends on nothing else. To compare treedefs takes three times as long."""
     return hash(treedef)
 
 
 def keys_of(words: Any, dtype: Any) -> Any:
-    """The typed PRNG keys of a dtype that consist of these words."""
+    """Typed PRNG keys of a dtype, made of their key data."""
     impl = next(impl for impl in KEY_IMPLEMENTATIONS if jax.random.key(0, impl=impl).dtype == dtype)
     with jax.ensure_compile_time_eval():
         return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=impl)
 
 
 def device_memory() -> int:
-    """The bytes of memory that arrays can have. jax 0.10: a CPU has no `memory_stats`, and the machine's memory."""
+    """The memory for arrays in bytes. jax 0.10: a CPU has no `memory_stats`; there it is the machine's memory."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -220,7 +220,7 @@ def device_memory() -> int:
 
 
 def flatten_one_level(node: Any) -> tuple[list[Any], Any] | None:
-    """The children of a pytree node, and what else it holds; None for a leaf. jax 0.10: (children, data)."""
+    """The children and the auxiliary data of a pytree node; None for a leaf. jax 0.10: (children, data)."""
     flat = jax.tree_util.default_registry.flatten_one_level(node)
     return None if flat is None else (list(flat[0]), flat[1])
 
@@ -232,8 +232,8 @@ def children(node: Any) -> Sequence[Any] | None:
 
 
 def unflatten_one_level(kind: type, about: Any, count: int) -> Callable[[Sequence[Any]], Any]:
-    """A function that makes a node of a class that is registered with JAX. jax 0.10: for one that is not,
-    `from_node_data_and_children` raises a RuntimeError."""
+    """A function from `count` children to a pytree node of class `kind` with the auxiliary data `about`. jax 0.10: if
+    the class is not registered with JAX, `from_node_data_and_children` raises a RuntimeError."""
     leaf = jax.tree.structure(0)
     registry = jax.tree_util.default_registry
     tree = jax.tree_util.PyTreeDef.from_node_data_and_children(registry, (kind, about), [leaf] * count)
@@ -241,13 +241,13 @@ def unflatten_one_level(kind: type, about: Any, count: int) -> Callable[[Sequenc
 
 
 current_trace: Callable[[], Trace] = partial(jex.find_top_trace, ())
-"""The trace that operations are going to now. jax 0.10: `find_top_trace` ignores its argument; 0.1 us, while
-`take_current_trace` takes 1.5."""
+"""The current trace, which receives operations. jax 0.10: `find_top_trace` ignores its argument; it takes 0.1 us,
+`take_current_trace` 1.5 us."""
 
 
 def is_compiling() -> bool:
-    """Whether this runs to compile a function, differentiated or not. jax 0.10: the trace of one has a `frame`, those
-    of differentiations a `parent_trace`."""
+    """Whether the current trace belongs to a jit, also below differentiations. jax 0.10: the trace of a jit has a
+    `frame`, the trace of a differentiation a `parent_trace`."""
     trace = current_trace()
     while trace is not None and not hasattr(trace, "frame"):
         trace = getattr(trace, "parent_trace", None)
@@ -262,10 +262,10 @@ _context_probe = jax.jit(_nothing)
 
 
 def trace_context() -> Any:
-    """An object that is the same as long as JAX's settings that influence tracing are the same.
+    """An object that identifies the JAX settings that influence tracing: equal settings give the same object.
 
-    JAX's own trace cache is keyed by all of them (x64, matmul precision, promotion rules, ...); the jaxpr
-    that it returns for one fixed function therefore stands for them. 10 us.
+    JAX's own trace cache has all of these settings in its key (x64, matmul precision, promotion rules, ...). So the
+    jaxpr that it returns for one fixed function identifies them. It takes 10 us.
     """
     return _context_probe.trace().jaxpr
 
@@ -287,20 +287,20 @@ def make_equation(
 
 
 def evaluate(equation: Any, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of an equation. jax 0.10: `get_bind_params` gives everything that `bind` takes by name."""
+    """The outputs of an equation. jax 0.10: `get_bind_params` returns all keyword arguments of `bind`."""
     outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
 def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequence[Any], name: str) -> ClosedJaxpr:
-    """A closed jaxpr without constants. jax 0.10 wants a `DebugInfo` with one name for each input and output."""
+    """A closed jaxpr without constants. jax 0.10 needs a `DebugInfo` with one name for each input and output."""
     effects = frozenset().union(*(eqn.effects for eqn in equations)) if equations else jex.no_effects
     debug = jex.DebugInfo("jitbatch", name, ("",) * len(inputs), ("",) * len(outputs))
     return ClosedJaxpr(Jaxpr([], list(inputs), list(outputs), list(equations), effects, debug), [])
 
 
 def with_outputs(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
-    """A closed jaxpr that returns the first of its outputs alone."""
+    """The same closed jaxpr with only its first `count` outputs."""
     jaxpr = closed.jaxpr
     made = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
     return ClosedJaxpr(made.replace(constvars=jaxpr.constvars), closed.consts)
@@ -322,20 +322,20 @@ def trace_custom_call(
 
 
 def stored_results(functions: Sequence[Any]) -> list[list[Any]]:
-    """What the functions of a custom call have told JAX beside their results: the trees of these. jax 0.10 keeps that
-    in the `stores` of a wrapped function, which are filled when it is traced, and reads it after the call."""
+    """The contents of the stores of a custom call's functions: the trees of their results. jax 0.10 fills the `stores`
+    of a wrapped function when it traces the function, and reads them after the call."""
     return [[_content(store) for store in getattr(fun, "stores", ())] for fun in functions]
 
 
 def _content(store: Any) -> Any:
     try:
         return None if store is None else store.val
-    except Exception:  # it is empty; of a type that is not public
+    except Exception:  # the store is empty; the class of this exception is not public
         return None
 
 
 def store_results(functions: Sequence[Any], stored: list[list[Any]]) -> None:
-    """Tell JAX the same of functions that were not traced because they are equal."""
+    """Fill the stores of functions with `stored_results` of equal functions, because JAX did not trace these."""
     for fun, contents in zip(functions, stored, strict=True):
         for store, content in zip(getattr(fun, "stores", ()), contents, strict=True):
             if content is not None:
@@ -348,14 +348,14 @@ def defined_in_jax(filename: str | None) -> bool:
 
 @lru_cache(maxsize=4096)
 def defined_in_network_library(filename: str) -> bool:
-    """Whether code is in a library whose layers call JAX for the user, who knows the line that calls the layer."""
+    """Whether code belongs to a library of network layers. The user knows the line that calls the layer."""
     modules = (sys.modules.get(name) for name in ("flax", "equinox", "haiku", "optax"))
     folders = [os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__]
     return filename.startswith(tuple(folders))
 
 
 def is_users_jit(params: dict[str, Any]) -> bool:
-    """Whether a `jit` equation is a jit of the user's, not one of those inside jnp and jax.nn."""
+    """Whether a `jit` equation comes from the user's code, not from a jit inside jnp or jax.nn."""
     return not defined_in_jax(params["jaxpr"].jaxpr.debug_info.func_filename)
 
 
@@ -369,14 +369,14 @@ _thread = threading.local()
 def callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
     """A key for the Python functions that JAX keeps in a jaxpr: the rules of custom derivatives.
 
-    JAX wraps a rule anew each time it traces it, so identity would say that no two calls of `jax.nn.relu` are
-    the same. Functions are equal when their code, their defaults and everything they close over is, and when the
-    globals they name are the same objects. JAX's own wrappers hold mutable stores and memo tables beside that;
-    those are results of the rule, not part of it.
+    JAX wraps a rule anew each time it traces it, so by identity no two calls of `jax.nn.relu` would be equal.
+    Functions have equal keys when their code, their defaults and their closures are equal, and the globals that they
+    name are equal (functions, classes and modules by identity, other values by `param_key`). The mutable stores and
+    memo tables in JAX's own wrappers are results of the rule, not part of it; the key leaves them out.
     """
     visiting: list[Any] = _thread.__dict__.setdefault("visiting", [])
     for depth, other in enumerate(reversed(visiting)):
-        if other is fun:  # functions that name each other
+        if other is fun:  # functions that refer to each other
             return "visiting", depth
     visiting.append(fun)
     try:
@@ -395,7 +395,7 @@ def _callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
         for cell in fun.__closure__ or ():
             try:
                 content = cell.cell_contents
-            except ValueError:  # a name that is not bound yet, such as a function's own
+            except ValueError:  # a name that is not bound yet, such as the name of the function itself
                 contents.append("unbound")
                 continue
             contents.append("store" if in_jax and _is_store(content) else param_key(content))
@@ -408,8 +408,8 @@ def _callable_key(fun: Any, param_key: Callable[[Any], Hashable]) -> Hashable:
 
 
 def is_unhashable(value: Any) -> bool:
-    """Whether this is how JAX keeps an argument that is not differentiated (`nondiff_argnums`). jax 0.10: `Unhashable`,
-    which is equal to nothing, so that no two calls would be the same."""
+    """Whether a value is JAX's wrapper of an argument in `nondiff_argnums`. jax 0.10: the class is `Unhashable`. Its
+    instances are equal to nothing, so without unwrapping no two calls would be equal."""
     return type(value).__name__ == "Unhashable" and hasattr(value, "val")
 
 

@@ -16,7 +16,7 @@ class SampleError(JitbatchError, TypeError):
 
 
 class ControlFlowError(JitbatchError, TypeError):
-    """Python control flow looked at a value that is only known when the batch runs."""
+    """Python control flow read a value that is known only when the batch runs."""
 
 
 class NumberError(ControlFlowError, IndexError):
@@ -28,19 +28,19 @@ class MutationError(JitbatchError, RuntimeError):
 
 
 class LeakError(JitbatchError, RuntimeError):
-    """A value of one call of a decorated function was kept, and used after the call had ended."""
+    """A value from a call of a decorated function was used after the call had ended."""
 
 
 class OutputError(JitbatchError, TypeError):
-    """A result is not made of arrays, or the samples' results do not fit together."""
+    """A result contains something other than arrays, or the results of the samples do not fit together."""
 
 
 class SegmentError(JitbatchError, ValueError):
-    """A list that is given to a function of `jitbatch.segment` is empty, or its elements do not fit together."""
+    """A list argument of a function of `jitbatch.segment` is empty, or its elements do not fit together."""
 
 
 class PlanError(JitbatchError, ValueError):
-    """A plan cannot be made, or is used with something it was not made for."""
+    """A plan cannot be made, or it is used with arguments or samples that it was not made for."""
 
 
 class CheckError(JitbatchError, AssertionError):
@@ -56,7 +56,7 @@ class VerifyError(JitbatchError, AssertionError):
 
 
 class DataError(JitbatchError, ValueError):
-    """A line of a data file is not what its format asks for."""
+    """A line of a data file does not follow its format."""
 
 
 def mutation_error(what: str, sample: str, remedy: str | None = None) -> MutationError:

@@ -1,22 +1,24 @@
-"""Headroom: how much more room than one batch needs, so that the next batches of its kind fit as well."""
+"""Headroom: the factor between the room that one batch needs and the capacity of a plan, so that later batches fit."""
 
 import numpy as np
 
 DEVIATIONS = 3.0
-"""Room is left for this many standard deviations of a batch's total. Of 400 minibatches, half of the time none needs
-more."""
+"""Headroom in standard deviations of a batch's total. With this headroom, a run of 400 minibatches has an even chance
+that all of them fit."""
 
 FEW_SAMPLES, FEW_FACTOR = 8, 1.5
-"""Fewer samples say little about how much samples differ: room then grows by this factor."""
+"""Below this number of samples the deviation is not known well: the total then grows by this factor."""
 
 
 def headroom(counts: np.ndarray, samples: int) -> np.ndarray:
-    """The factor by which to enlarge the total of some counts, so that batches of so many samples fit.
+    """The factor by which to enlarge the total of some counts, so that batches of `samples` samples fit.
+
+    The standard deviation of a total is the standard deviation of one sample times the square root of the number of
+    samples.
 
     Args:
-        counts: int [samples, ...]; how many of something each sample of a batch has. The standard deviation of a total
-            is that of one sample times the square root of their number.
-        samples: the number of samples that there is to be room for.
+        counts: int [samples, ...]; a count for each sample of a batch, such as its nodes of one type.
+        samples: the number of samples of the batches that must fit.
     """
     have = len(counts)
     more = max(samples, have) / have

@@ -1,14 +1,14 @@
-"""Values on a mesh, and jaxprs that were recorded for values of other types.
+"""Evaluation of recorded jaxprs with values on a mesh, whose types differ from the recorded ones.
 
-Under `jax.shard_map` values vary over the axes of a mesh, and jaxprs were recorded without any.
+Jaxprs are recorded without a mesh. Under `jax.shard_map`, values vary over the axes of a mesh.
 
-JAX knows for each value over which axes of the mesh it differs from device to device, and wants the operands of an
-operation to agree. It casts them where a person calls `jnp`, but not where an equation is bound again, so recorded
-equations are evaluated here: all operands are cast, and sub-jaxprs are traced again for operands that are cast.
+The type of a value says over which mesh axes it differs from device to device, and the operands of an operation must
+agree. JAX casts the operands of `jnp` functions, but not those of an equation that is bound again. So this module
+evaluates recorded equations: it casts all operands, and traces sub-jaxprs again for the cast operands.
 
-On a mesh with explicit axes, what a sample closes over has such axes in its type, and so have the sub-jaxprs that were
-traced with it. A batch runs with automatic axes (see `util/meshes`): these sub-jaxprs are traced again in the same way,
-and shardings that name explicit axes are left out.
+On a mesh with explicit axes, the values that a sample closes over have these axes in their types, and so have the
+sub-jaxprs that were traced with them. A batch runs with automatic axes (see `util/meshes`). So these sub-jaxprs are
+traced again too, without the shardings that name explicit axes.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def axes_of(values: Any) -> Axes:
 
 
 def cast(values: Any, axes: Axes) -> Any:
-    """The same pytree, varying over these axes. Its transpose is a sum over them."""
+    """The same pytree with every leaf varying over `axes`. The transpose of the cast is a sum over these axes."""
 
     def leaf_cast(leaf: Any) -> Any:
         missing = axes - compat.varying_axes(leaf)
@@ -68,7 +68,7 @@ def run(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _retraced(param: Any, axes: Axes) -> Any:
-    """A parameter of an equation, whose jaxprs take and return values that vary over these axes."""
+    """A parameter of an equation. Jaxprs in it are traced again, for values that vary over `axes`."""
     if compat.is_explicit_sharding(param):
         return None
     if type(param) is tuple:
@@ -82,8 +82,8 @@ def _retraced(param: Any, axes: Axes) -> Any:
 
 
 def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
-    """What an equation with a derivative of its own computes. The derivative, a Python function inside JAX, is traced
-    for operands that do not vary, and evaluated like any other recorded jaxpr."""
+    """The function of a custom_jvp or custom_vjp equation, with its derivative rule. The rule is a Python function
+    inside JAX. It is traced for operands that do not vary, and evaluated like any other recorded jaxpr."""
     avals = [atom.aval for atom in equation.invars]
     flows = [is_float(aval) for aval in avals]
     out_flows = [is_float(var.aval) for var in equation.outvars]
@@ -111,7 +111,7 @@ def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
         return jax.vjp(outputs, *given)[1](cotangents)
 
     def derivative(rule: Callable[..., Any], inputs: Any, others: Any, other_avals: Sequence[Any]) -> list[Any]:
-        # JAX keeps the types that a rule was traced for the first time.
+        # JAX keeps the types of the first trace of a rule.
         with meshes.mesh_of_types([*avals, *other_avals]):
             structs = [[compat.struct_of(aval) for aval in a] for a in (avals, other_avals)]
             recorded = jax.make_jaxpr(rule)(*structs)

@@ -1,8 +1,8 @@
 """The order of keys in mappings.
 
-JAX sorts the keys of a dict when it takes one apart, and a dict that it puts together has them in that order; so do
-`defaultdict`, Flax's `FrozenDict`, `nnx.State` and `nnx.Dict`. Code that iterates over a dict sees its own order. Where
-that is another one, it is kept beside the treedef.
+JAX sorts the keys of a dict when it flattens it, and an unflattened dict has its keys in sorted order. `defaultdict`,
+Flax's `FrozenDict`, `nnx.State` and `nnx.Dict` behave in the same way. User code that iterates over a dict expects the
+original order. Where that is not the sorted order, this module stores it beside the treedef.
 """
 
 from collections import OrderedDict
@@ -16,11 +16,11 @@ from jitbatch.util.caches import Cache
 from jitbatch.util.static import Static, flatten_with_statics
 
 Orders: TypeAlias = tuple[tuple[Hashable, ...], ...]
-"""The keys of each mapping of a tree that has several, from the root to the leaves; nothing if all are sorted."""
+"""The keys of each mapping with more than one key, from the root to the leaves; empty if all of them are sorted."""
 
 
 class OrderedTree(NamedTuple):
-    """A treedef with mappings whose keys are not sorted. Where all of them are, the treedef stands for itself."""
+    """A treedef with the order of keys of its mappings. If all keys are sorted, the plain treedef is used instead."""
 
     treedef: Any
     orders: Orders
@@ -30,49 +30,49 @@ class OrderedTree(NamedTuple):
         return self.treedef.num_leaves
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """The tree with these leaves, given in JAX's order."""
+        """The tree with these leaves. The leaves are in the order of `jax.tree.flatten`."""
         leaves = list(leaves)
         return _Ordering(leaves, self.orders).tree(self.treedef.unflatten(leaves))
 
 
 def with_orders(treedef: Any, orders: Orders) -> Any:
-    """A treedef with the keys of its mappings in their own order: an `OrderedTree` if that is not JAX's."""
+    """An `OrderedTree` of a treedef and its orders; the plain treedef if `orders` is empty."""
     return OrderedTree(treedef, orders) if orders else treedef
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """`jax.tree.flatten`, with a tree that knows the order of keys."""
+    """The leaves of `jax.tree.flatten`, and a treedef that keeps the order of keys."""
     leaves, treedef = jax.tree.flatten(tree)
     return leaves, with_orders(treedef, orders_of(tree, treedef))
 
 
 def flatten_in_order(tree: Any) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
-    """`flatten`, and the `Static` nodes met on the way."""
+    """The leaves and the treedef of `flatten`, and the `Static` nodes in flattening order."""
     leaves, treedef, statics = flatten_with_statics(tree)
     return leaves, with_orders(treedef, orders_of(tree, treedef)), statics
 
 
 def structure(tree: Any) -> Any:
-    """`jax.tree.structure`, of a tree that knows the order of keys."""
+    """The treedef of a tree, with the order of keys."""
     return flatten(tree)[1]
 
 
 def sorted_tree(tree: Any) -> Any:
-    """The treedef alone."""
+    """The plain treedef, without the order of keys."""
     return tree.treedef if type(tree) is OrderedTree else tree
 
 
 _without_mappings = Cache(65536)
-"""Trees that hold no mapping, by the kinds of their nodes: their objects are not looked at."""
+"""The `node_kinds` of trees without mappings. `orders_of` does not visit the nodes of such a tree."""
 
 
 def orders_of(tree: Any, treedef: Any) -> Orders:
-    """The order of keys in a tree, whose treedef is given."""
+    """The order of keys in a tree with this treedef."""
     kinds = compat.node_kinds(treedef)
     if kinds in _without_mappings:
         return ()
     nodes: list[Any] = []
-    add: Any = nodes.append  # which returns nothing, and so goes on
+    add: Any = nodes.append  # returns None, so that flattening continues below the node
     jax.tree.flatten(tree, is_leaf=add)
     mappings = set(filter(_is_mapping, set(map(type, nodes))))
     if mappings:
@@ -82,7 +82,7 @@ def orders_of(tree: Any, treedef: Any) -> Orders:
 
 
 def orders_above(tree: Any, parts: Sequence[Any]) -> Orders:
-    """The order of keys in a tree, but for what is in some parts of it."""
+    """The order of keys in a tree, without the mappings inside of `parts`."""
     ends = set(map(id, parts))
     nodes: list[Any] = []
 
@@ -98,7 +98,7 @@ def orders_above(tree: Any, parts: Sequence[Any]) -> Orders:
 
 def _orders(nodes: Sequence[Any], mappings: set[type]) -> Orders:
     orders = tuple([tuple(node) for node in nodes if type(node) in mappings and len(node) > 1])
-    # What classes other than `dict` make of an order is their own business.
+    # Other classes than `dict` may treat the order in their own way, so for them it is always kept.
     return () if mappings <= {dict} and all(map(_are_sorted, set(orders))) else orders
 
 
@@ -107,16 +107,16 @@ def _are_sorted(keys: tuple[Any, ...]) -> bool:
 
 
 def _is_mapping(kind: type) -> bool:
-    """Whether instances of a class are mappings whose order may be lost; `OrderedDict` is taken apart as it is."""
+    """Whether JAX may lose the order of keys of a class of mappings. `OrderedDict` keeps its order."""
     return kind is dict or (issubclass(kind, Mapping) and kind is not OrderedDict)
 
 
 class _Ordering:
-    """Puts the mappings of a tree, which was just made of some leaves, in their own order. Each is ordered before
-    anything is made that holds it."""
+    """Restores the order of keys in an unflattened tree. A mapping is ordered before the nodes that hold it are
+    built."""
 
     def __init__(self, leaves: Iterable[Any], orders: Orders):
-        self._ends = set(map(id, leaves))  # which may be trees themselves
+        self._ends = set(map(id, leaves))  # a leaf may be a tree itself
         self._orders = iter(orders)
 
     def tree(self, tree: Any) -> Any:
@@ -137,7 +137,7 @@ class _Ordering:
         return id(node) in self._ends or (_is_mapping(type(node)) and len(node) > 1)
 
     def _mapping(self, mapping: Any) -> Any:
-        """The same for a mapping of another class than `dict`."""
+        """A mapping of another class than `dict`, with its keys in their original order."""
         keys = next(self._orders)
         children, outline = jax.tree.flatten(mapping, is_leaf=lambda node: node is not mapping)
         mapping = outline.unflatten(map(self.tree, children))

@@ -1,7 +1,8 @@
-"""Memory that stays with the process between steps, where the C library would give it back.
+"""Memory that the process keeps between training steps.
 
-On a CPU, a step allocates what it needs at once, and frees it at its end. glibc gives a block of more than 32 MiB back
-to the system, and the next step pays for every page that it touches: up to a third of its time (`bench/kept.py`).
+On a CPU, a training step allocates one block of memory and frees it at its end. glibc returns a block of more than
+32 MiB to the system. The next training step then pays for every page that it touches: up to a third of its time
+(`bench/kept.py`).
 """
 
 import ctypes
@@ -11,20 +12,20 @@ from collections.abc import Callable
 import jax
 
 KEPT, LARGEST = 32 * 2**20, 64 * 2**20
-"""The largest block that glibc keeps by itself, and the largest that it can be told to keep in a thread of XLA's."""
+"""The largest block that glibc keeps by default, and the largest that it can keep in a thread of XLA, in bytes."""
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of <malloc.h>
 _kept = False
 
 
 def keep_memory() -> bool:
-    """Keep the memory that a step frees, for the next step. For training on CPUs, where a step needs 32 to 64 MiB.
+    """Keep the memory of a training step for the next one. For training on CPUs, if a step needs 32 to 64 MiB.
 
-    To be called before JAX runs anything. It is a setting of the whole process, whose memory will no longer shrink: the
-    same as `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647` in its environment.
+    Call it before JAX runs anything. It is a setting of the whole process, whose memory will no longer shrink. It has
+    the effect of `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647` in the environment.
 
     Returns:
-        Whether it was done: only glibc, and so Linux, has and needs it.
+        Whether the setting was made. Only glibc, on Linux, has it and needs it.
     """
     global _kept
     mallopt = _mallopt()
@@ -34,7 +35,7 @@ def keep_memory() -> bool:
 
 
 def remedy(size: int) -> str | None:
-    """What to do about blocks of this size being given back to the system after every step; None if they are not."""
+    """Advice for blocks of `size` bytes that return to the system after every training step; None if they do not."""
     if size <= (LARGEST if _kept else KEPT) or jax.default_backend() != "cpu" or _mallopt() is None:
         return None
     if size <= LARGEST:

@@ -2,8 +2,8 @@
 axes.
 
 On such a mesh the type of an array says how it is sharded, and every operation checks the types of its operands. But a
-cell is the same cell whatever its operands' shardings are, and the rows of an arena come from operations of many types.
-So XLA decides how rows are sharded, as in `jax.sharding.auto_axes`. Arguments are cast on entry, results on return; the
+cell does not depend on the shardings of its operands, and the rows of an arena come from operations of many types. So
+XLA decides how rows are sharded, as in `jax.sharding.auto_axes`. Arguments are cast on entry, results on return. The
 cotangents of arguments have the types of the arguments.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def without_explicit_mesh() -> Iterator[None]:
-    """Without the mesh that is set, if it has explicit axes."""
+    """A context without a mesh, if the current mesh has explicit axes; otherwise the current mesh stays."""
     if not compat.explicit_axes(get_abstract_mesh()):
         yield
         return
@@ -30,13 +30,13 @@ def without_explicit_mesh() -> Iterator[None]:
 
 
 def mesh_of_types(avals: Sequence[Any]) -> AbstractContextManager[Any]:
-    """With the mesh whose explicit axes are in some types, or else that which is set."""
+    """A context with the mesh of the explicit axes in `avals`; without such axes the current mesh stays."""
     meshes = [aval.sharding.mesh for aval in avals if compat.is_explicit(aval)]
     return use_abstract_mesh(meshes[0] if meshes else get_abstract_mesh())
 
 
 def explicit_mesh(value: Any) -> Any:
-    """The mesh with explicit axes that an array is on, None for all else."""
+    """The mesh of an array, if it has explicit axes; otherwise None."""
     if not isinstance(value, jax.Array):
         return None
     aval = jax.typeof(value)
@@ -44,7 +44,7 @@ def explicit_mesh(value: Any) -> Any:
 
 
 def cast(values: T) -> T:
-    """A pytree whose arrays have automatic axes in the place of explicit ones."""
+    """The same pytree with automatic axes instead of explicit ones."""
 
     def leaf_cast(leaf: Any) -> Any:
         mesh = explicit_mesh(leaf)
@@ -61,7 +61,7 @@ def run(fun: Callable[..., Any], *operands: Any) -> Any:
     automatic = compat.automatic_mesh(mesh)
 
     def cast_in(leaf: Any) -> Any:
-        # Also tracers without a mesh: their cotangents are to be without one, too.
+        # Tracers without a mesh are cast as well, so that their cotangents have no mesh either.
         return _reshard(leaf, automatic) if compat.is_tracer(leaf) or explicit_mesh(leaf) is not None else leaf
 
     def cast_out(leaf: Any) -> Any:
@@ -78,7 +78,7 @@ def _reshard(array: Any, mesh: Any) -> Any:
 
 
 def _mesh_of(operands: Any) -> Any:
-    """The mesh with explicit axes that is set, or else that some array is on; None where there is none."""
+    """The current mesh, or without one the mesh of an operand; None if that mesh has no explicit axes."""
     current = get_abstract_mesh()
     if not current.empty:
         return current if compat.explicit_axes(current) else None

@@ -1,7 +1,7 @@
 """Integer tables packed into one array: a compiled program takes one argument for all of them.
 
-JAX spends about two microseconds on each argument of a compiled call. A plan has some thirty tables, so they travel as
-one int32 buffer, which the program slices.
+JAX spends about two microseconds on each argument of a compiled call, and a plan has some thirty tables. So a call
+passes them as one int32 buffer, and the program slices it.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from jax import lax
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tables are in a buffer: their pytree, and their shapes in its order."""
+    """The layout of tables in a buffer: their treedef, and their shapes in flattening order."""
 
     treedef: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -25,7 +25,7 @@ class Layout:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A pytree of int32 arrays in one buffer. Its only leaf is the buffer; shards have a leading axis."""
+    """A pytree of int32 arrays in one buffer. The buffer is its only leaf. Axes of shards come first."""
 
     buffer: Any
     layout: Layout
@@ -38,7 +38,7 @@ class Packed:
         return cls(children[0], layout)
 
     def unpack(self) -> Any:
-        """The tables: views of a NumPy buffer, slices of any other."""
+        """The pytree of tables: views of a NumPy buffer, slices of any other buffer."""
         sizes = [math.prod(shape) for shape in self.layout.shapes]
         ends = list(itertools.accumulate(sizes))
         leaves = [
@@ -57,12 +57,10 @@ class Packed:
         return lax.slice_in_dim(self.buffer, begin, end, axis=-1)
 
 
-def pack(tables: Any, shards: int = 0) -> Packed:
-    """Pack a pytree of int32 arrays, which have so many leading axes of shards."""
+def pack(tables: Any, shards: tuple[int, ...] = ()) -> Packed:
+    """Pack a pytree of int32 arrays. `shards` is the shape of the leading axes of shards, which all arrays have."""
     leaves, treedef = jax.tree.flatten(tables)
     assert all(leaf.dtype == np.int32 for leaf in leaves), "tables are int32"
-    shapes = tuple(tuple(leaf.shape[shards:]) for leaf in leaves)
-    leading = leaves[0].shape[:shards] if leaves else ()
-    parts = [np.reshape(leaf, (*leading, -1)) for leaf in leaves]
-    buffer = np.concatenate(parts, axis=-1) if parts else np.zeros(0, np.int32)
-    return Packed(buffer, Layout(treedef, shapes))
+    shapes = tuple(tuple(leaf.shape[len(shards) :]) for leaf in leaves)
+    parts = [np.zeros((*shards, 0), np.int32), *(np.reshape(leaf, (*shards, -1)) for leaf in leaves)]
+    return Packed(np.concatenate(parts, axis=-1), Layout(treedef, shapes))

@@ -1,9 +1,7 @@
-"""Optional passes, and checks between stages. No pass changes what is computed, and each can be switched off to see
-that.
+"""Optional passes, and checks between stages. No pass changes results; a test can switch each one off to show that.
 
-This is for tests and for finding bugs, not for users. What is recorded with other passes is kept apart (see
-`plan/planner`); nothing else looks at it. Equal calls are merged by a pass as well, which has a public switch,
-`dedupe`.
+The switches are for tests and for finding bugs, not for users. Recordings with different passes have different cache
+keys (see `plan/planner`). The pass that merges equal calls has a public switch instead, `dedupe`.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -14,14 +12,14 @@ from typing import Any
 from jitbatch.util.caches import Cache
 
 PASSES = ("sums", "open", "group", "hoist", "sink")
-"""Sums over any number of terms; decorated functions opened around them; bare operations grouped into cells; what can
-run before a loop; what can wait until after it."""
+"""In this order: find sums over any number of terms; open decorated functions around such sums; group bare operations
+into cells; move work before a loop; move work after a loop."""
 
 _off: ContextVar[frozenset[str]] = ContextVar("passes that are switched off", default=frozenset())
 
 
 def switched_off() -> frozenset[str]:
-    """The passes that do not run, and `CACHES` if the recorder remembers nothing."""
+    """The passes that are switched off, and `CACHES` if the recorder uses no caches."""
     return _off.get()
 
 
@@ -31,7 +29,7 @@ def runs(name: str) -> bool:
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Inside, these passes do not run."""
+    """Inside this context, these passes do not run."""
     unknown = set(names) - set(PASSES)
     if unknown:
         raise ValueError(f"{sorted(unknown)} are not among the passes {PASSES}")
@@ -43,12 +41,12 @@ def without(*names: str) -> Iterator[None]:
 
 
 CACHES = "caches"
-"""Among what is switched off, beside the passes: the caches of the recorder."""
+"""The entry of `switched_off()` for the caches of the recorder."""
 
 
 @contextmanager
 def without_caches() -> Iterator[None]:
-    """Inside, the recorder remembers nothing: the body of every call of a decorated function runs."""
+    """Inside this context, the recorder uses no caches: the body of every call of a decorated function runs."""
     token = _off.set(_off.get() | {CACHES})
     try:
         yield
@@ -62,7 +60,7 @@ def remembers() -> bool:
 
 
 def remembered(cache: Cache, key: Hashable, make: Callable[[], Any]) -> Any:
-    """The entry of a cache of the recorder, made by `make()` where there is none or caches are switched off."""
+    """The entry of a recorder cache. `make()` makes it if it is missing, or if caches are switched off."""
     return cache.get_or_make(key, make) if remembers() else make()
 
 
@@ -76,7 +74,7 @@ def verifies() -> bool:
 
 @contextmanager
 def verified() -> Iterator[None]:
-    """Inside, the result of each stage is checked; `VerifyError` names the invariant that is broken."""
+    """Inside this context, the result of each stage is checked. A `VerifyError` names the broken invariant."""
     token = _verifies.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Numbers and places as people read them."""
+"""Counts, times and source lines as short text."""
 
 import os
 from collections.abc import Iterable
@@ -19,7 +19,8 @@ def readable_count(count: float) -> str:
 
 
 def readable_seconds(seconds: float | None) -> str:
-    """
+    """A duration with its unit.
+
     >>> [readable_seconds(s) for s in (None, 2.5e-6, 0.0123, 4.2)]
     ['not measured', '2.5 us', '12.3 ms', '4.20 s']
     """
@@ -31,7 +32,7 @@ def readable_seconds(seconds: float | None) -> str:
 
 
 def short_paths(places: Iterable[str]) -> dict[str, str]:
-    """Files and lines without the folders that all of them have in common.
+    """Each `file:line` without the folders that all of them have in common.
 
     >>> short_paths(["/a/b/model.py:3", "/a/b/c/util.py:5"])
     {'/a/b/model.py:3': 'model.py:3', '/a/b/c/util.py:5': 'c/util.py:5'}

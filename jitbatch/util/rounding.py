@@ -2,7 +2,7 @@
 
 
 def round_up(count: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: sizes repeat, and at most a third of a size is padding."""
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... not below `count`; less than a third of it is padding."""
     if count <= 2:
         return max(count, 1)
     power = 1 << (count - 1).bit_length()

@@ -1,7 +1,7 @@
-"""Where in the user's code an operation was recorded.
+"""The position of a recorded operation in the user's code.
 
-Bare operations are grouped by the code that made them (see `record/grouping`), so each carries a `Site`: the chain of
-user frames from the operation outwards to the innermost activation of a recursive function, or to a decorated function.
+Bare operations are grouped by the code that made them (see `record/grouping`), so each has a `Site`: the chain of user
+frames from the operation outwards to the innermost activation of a recursive function, or to a decorated function.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jitbatch.util import compat
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OUTSIDE = tuple(_PACKAGE + name + os.sep for name in ("models", "data", "cli"))  # as much the user's as any other code
+_OUTSIDE = tuple(_PACKAGE + name + os.sep for name in ("models", "data", "cli"))  # treated as user code
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _NAME_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_NAME", "LOAD_CLOSURE"})
@@ -30,11 +30,12 @@ _FIXED_LOADS = ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_GLOBAL", "LOAD_NAME")
 LIBRARY, USER, RECURSIVE = range(3)
 
 _code_kinds: dict[int, tuple[CodeType, int]] = {}
-"""Codes by `id`, held so that it stays theirs: hashing a code object takes longer than all else here."""
+"""The kind of each code object by its `id`, because its hash is slow. The entry keeps the object alive, so that no
+other object gets its `id`."""
 
 
 def _code_kind(code: CodeType) -> int:
-    """Whether code is a library's, the user's, or the user's and calls itself."""
+    """`LIBRARY`, `USER`, or `RECURSIVE` for user code that calls itself."""
     found = _code_kinds.get(id(code))
     if found is None:
         if len(_code_kinds) > 4096:
@@ -45,13 +46,14 @@ def _code_kind(code: CodeType) -> int:
 
 
 class Site(NamedTuple):
-    """A place in a running program.
+    """A position in a running program.
 
     Attributes:
-        chain: user frames, innermost first, each with the index of the instruction it is at. The frames are held
-            as objects, because the address of a dead frame is used again.
-        ordinal: the how-many-th operation this is of one call into a library from there, so that the operations
-            inside `jax.nn.softmax(x)` differ while the same call in the next turn of a loop is the same place.
+        chain: user frames, innermost first, each with the index of its current instruction. The frames are kept as
+            objects, because another frame may reuse the address of a dead one.
+        ordinal: the index of the operation within one call into a library. So the operations inside
+            `jax.nn.softmax(x)` have different sites, while the same call in the next iteration of a loop has the same
+            sites again.
     """
 
     chain: tuple[tuple[FrameType, int], ...]
@@ -59,9 +61,9 @@ class Site(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The innermost line that is not in a library of networks; it calls what is there."""
+        """The innermost line outside of network libraries, as `file:line`."""
         own = (one for one in self.chain if not compat.defined_in_network_library(one[0].f_code.co_filename))
-        frame, instruction = next(own, self.chain[0])  # the frame itself may have run on, or returned
+        frame, instruction = next(own, self.chain[0])  # the frame may have advanced or returned since
         return f"{frame.f_code.co_filename}:{_lines(frame.f_code).get(instruction)}"
 
 
@@ -70,7 +72,7 @@ _NOWHERE = Site((), 0)
 
 @lru_cache(maxsize=4096)
 def is_library(code: CodeType) -> bool:
-    """Whether code belongs to JAX, numpy or the compiler itself, and not to the user."""
+    """Whether code belongs to JAX, NumPy or jitbatch, and not to the user."""
     file = code.co_filename
     return compat.defined_in_jax(file) or (file.startswith(_PACKAGE) and not file.startswith(_OUTSIDE))
 
@@ -89,8 +91,8 @@ def is_comprehension(code: CodeType) -> bool:
 def calls_itself(code: CodeType) -> bool:
     """Whether a function mentions its own name (or `self.name`), so that each activation is a unit of its own.
 
-    Seen from the code alone, a sample that happens not to recurse (a tree that is a single leaf) is grouped as the
-    others are. `record/grouping` adds what recurses in other ways.
+    The answer depends on the code alone. So a sample without recursion (a tree with one node) is grouped like the
+    others. `record/grouping` finds the functions that recurse in other ways.
     """
     receiver = code.co_varnames[:1]
     codes = [code]
@@ -110,7 +112,7 @@ def calls_itself(code: CodeType) -> bool:
 
 @lru_cache(maxsize=4096)
 def _loops(code: CodeType) -> tuple[tuple[int, int], ...]:
-    """The loops of a function: where each begins, and where it last jumps back to there."""
+    """The loops of a function: the first instruction of each, and the last jump back to it."""
     ends: dict[int, int] = {}
     for instruction in dis.get_instructions(code):
         target = instruction.argval if "JUMP" in instruction.opname else None
@@ -125,18 +127,21 @@ def _calls(code: CodeType) -> frozenset[int]:
 
 
 def is_call(site: Site) -> bool:
-    """Whether the user's code calls something there, such as `sum`, as opposed to an operator."""
+    """Whether the user's code at a site is a call, such as `sum(...)`, and not an operator."""
     return bool(site.chain) and site.chain[0][1] in _calls(site.chain[0][0].f_code)
 
 
 _operators: dict[int, tuple[CodeType, frozenset[int]]] = {}
-"""By the `id` of a code object, held as in `_code_kinds`: its operators that combine what was computed."""
+"""The offsets of `_computing_operators` by the `id` of the code object, which the entry keeps alive."""
 
 
 def combines_computed(site: Site) -> bool:
-    """Whether the user's code has an operator there, neither operand of which is written in the code as a number, a
-    global name or an attribute of `self`: these are the same whenever the operator runs. So are the numbers that
-    libraries of layers compute with, such as the epsilon of a normalisation."""
+    """Whether the user's code at a site is an operator on two computed operands.
+
+    A number in the code, a global name or an attribute of `self` is not computed: it is the same whenever the operator
+    runs. Operators inside libraries of layers do not count: they often combine a value with a fixed number, such as
+    the epsilon of a normalisation.
+    """
     if not site.chain:
         return False
     frame, instruction = site.chain[0]
@@ -150,12 +155,13 @@ def combines_computed(site: Site) -> bool:
 
 
 def _computing_operators(code: CodeType) -> Iterator[int]:
+    """The offsets of the operators whose operands are both computed (see `combines_computed`)."""
     if any(folder in code.co_filename for folder in _LAYERS):
         return
     instructions = list(dis.get_instructions(code))
 
     def is_fixed(place: int) -> bool:
-        """Whether what lies on top of the stack before an instruction was loaded as it is."""
+        """Whether the top of the stack before an instruction is a fixed value, loaded by the instruction before."""
         if place < 2 or instructions[place].is_jump_target:
             return False
         before, load = instructions[place - 2 : place]
@@ -164,7 +170,7 @@ def _computing_operators(code: CodeType) -> Iterator[int]:
 
     for place, instruction in enumerate(instructions):
         if instruction.opname in _OPERATORS and not is_fixed(place):
-            begin, pushed = place, 0  # of the instructions that make the right operand
+            begin, pushed = place, 0  # `begin` moves to the first instruction of the right operand
             while begin > 0 and pushed < 1:
                 begin -= 1
                 pushed += dis.stack_effect(instructions[begin].opcode, instructions[begin].arg, jump=False)
@@ -173,13 +179,16 @@ def _computing_operators(code: CodeType) -> Iterator[int]:
 
 
 def loop_depth(site: Site) -> int:
-    """How many loops of the user's code a place lies in, up to the activation that it belongs to."""
+    """The number of loops in the user's code around a site, over all frames of its chain."""
     return sum(begin <= at <= end for frame, at in site.chain for begin, end in _loops(frame.f_code))
 
 
 class SiteRecorder:
-    """Gives each recorded operation its `Site`. Chains end where a sample's function is called (`outermost`), and where
-    a decorated one is (`boundary`): what a function does is the same wherever it is called from."""
+    """Gives each recorded operation its `Site`.
+
+    A chain of frames ends at the call of a sample's function (`outermost`) and at the call of a decorated function
+    (`boundary`), because the operations of a function do not depend on its caller.
+    """
 
     def __init__(self, outermost: CodeType, boundary: CodeType):
         self._outermost = outermost
@@ -189,16 +198,16 @@ class SiteRecorder:
         self._last: tuple[FrameType | None, int, Site] = (None, 0, _NOWHERE)
 
     def forget(self) -> None:
-        """Let go of the last frames."""
+        """Release the frames of the last operation."""
         self._callee = None
         self._last = (None, 0, _NOWHERE)
 
     def here(self, depth: int = 0) -> Site:
-        """The place that an operation is recorded at; this many callers are known to be the library's."""
-        # As long as a frame is the same, those that called it are where they were; but a generator's callers change.
+        """The site of the operation that is being recorded. The innermost `depth` callers are known library frames."""
+        # While a frame runs, its callers stay at their instructions, so its chain is reused. Not so for a generator.
         last, instruction, known = self._last
         frame: FrameType | None = sys._getframe(depth + 1)
-        if frame is last and frame.f_lasti == instruction:  # as an operator comes again, each time called anew
+        if frame is last and frame.f_lasti == instruction:  # an operator runs again, by a new call
             self._callee = None
             return known
         callee: FrameType | None = sys._getframe(depth)
@@ -226,11 +235,11 @@ class SiteRecorder:
 
 
 _WRAPPERS = (functools.__file__, contextlib.__file__)
-"""Files whose code calls what it wraps."""
+"""Files of wrappers that call user code."""
 
 
 def users_stacklevel() -> int:
-    """The `stacklevel` of a warning of the caller that is to be shown at the user's line."""
+    """The `stacklevel` with which the caller's `warnings.warn` shows the user's line."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and (is_library(frame.f_code) or frame.f_code.co_filename in _WRAPPERS):
         level, frame = level + 1, frame.f_back
@@ -238,7 +247,7 @@ def users_stacklevel() -> int:
 
 
 def users_line() -> str:
-    """The line of the user's code that is running, as `file:line`."""
+    """The innermost running line of the user's code, as `file:line`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_library(frame.f_code):
         frame = frame.f_back
@@ -246,7 +255,7 @@ def users_line() -> str:
 
 
 def describe_source(fun: Callable[..., Any]) -> tuple[str, str]:
-    """The name of a function, and its file and line."""
+    """The name of a function, and its `file:line`."""
     code = getattr(fun, "__code__", None)
     where = f"{code.co_filename}:{code.co_firstlineno}" if code else "?"
     return getattr(fun, "__qualname__", repr(fun)), where

@@ -1,4 +1,4 @@
-"""`Static`: a value in a sample that Python control flow may look at."""
+"""`Static`: a value in a sample that Python control flow may read."""
 
 import dataclasses
 import struct
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def bits_key(value: Any) -> Hashable:
-    """A key under which values are equal only if their types and bits are.
+    """A key that is equal for two values only if their types and bits are equal.
 
-    Python says `1 == 1.0 == True`, `0.0 == -0.0` and `nan != nan`; none of that may decide whether two
-    samples are the same program.
+    In Python, `1 == 1.0 == True`, `0.0 == -0.0` and `nan != nan`. None of that may decide whether two samples are the
+    same program.
     """
     kind = type(value)
     if kind is float:
@@ -39,12 +39,12 @@ def bits_key(value: Any) -> Hashable:
 class Static(Generic[T]):
     """A hashable value that is part of a sample's structure.
 
-    Samples are recorded with their arrays abstract, so Python `if` and `for` cannot look at those. What is
-    wrapped in `Static` is known while recording: an operator's name, a label that picks a branch, a length.
-    Samples with different static values have different structures. Values are compared by type and bits.
+    The arrays of a sample are abstract while it is recorded, so Python `if` and `for` cannot read them. A value in
+    `Static` is known while recording: an operator's name, a label that picks a branch, a length. Samples with
+    different static values have different structures. Values are compared by type and bits.
 
     Args:
-        value: any hashable.
+        value: a hashable value.
 
     >>> from jitbatch import Static
     >>> Static("MAX").value
@@ -75,14 +75,14 @@ class Static(Generic[T]):
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Static, (self.value,)  # hashes are different in the next process
+        return Static, (self.value,)  # hashes differ between processes, so only the value is pickled
 
     def __repr__(self) -> str:
         return f"Static({self.value!r})"
 
 
-# A treedef's hash ignores what its nodes hold, so samples that differ only in static values would all share
-# one hash. The statics met while a sample is flattened are collected here and join its key.
+# A treedef's hash ignores the auxiliary data of its nodes, so samples that differ only in static values would have
+# equal hashes. Flattening a sample collects its `Static` nodes here, and they become part of the sample's key.
 _collector = threading.local()
 
 
@@ -97,7 +97,7 @@ jax.tree_util.register_pytree_node(Static, _flatten, lambda static, _: static)
 
 
 def flatten_with_statics(tree: Any) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
-    """`jax.tree.flatten`, and the `Static` nodes met on the way in flattening order."""
+    """The leaves and the treedef of `jax.tree.flatten`, and the `Static` nodes in flattening order."""
     met: list[Static[Any]] = []
     _collector.met = met
     try:

@@ -8,8 +8,8 @@ from jitbatch.util.sites import is_library
 
 
 def users_part(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback that ends at the user's line: frames of JAX, numpy and jitbatch are left out, unless there are no
-    others, or `jax_traceback_filtering` is off."""
+    """The traceback without the frames of JAX, NumPy and jitbatch, so that it ends at the user's line. It stays
+    complete if it has no other frames, or if `jax_traceback_filtering` is off."""
     frames = []
     while traceback is not None:
         frames.append(traceback)

@@ -1,8 +1,9 @@
-"""What becomes of the methods of a decorated function where something else is made of it.
+"""The methods of a decorated function that another transformation wraps.
 
-`jax.jit`, `nnx.jit`, `jax.vmap` and others copy the attributes of a function to what they make of it, but not the
-methods of its class. So a decorated function has, among its attributes, one under the name of each method: an error
-that says in which order to decorate. The function itself has its methods, since properties come before attributes.
+`jax.jit`, `nnx.jit`, `jax.vmap` and others copy the attributes of a function to their result, but not the methods of
+its class. So a decorated function has one attribute for each of its methods: a function that raises an error and says
+in which order to decorate. On the decorated function itself the methods still work, because they are properties of the
+class, and Python looks up properties before instance attributes.
 """
 
 import functools
@@ -17,13 +18,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def own(method: F) -> F:
-    """A method that attributes of the same name do not hide."""
+    """A method as a property, so that an instance attribute of the same name does not hide it."""
     found: Any = property(functools.partial(MethodType, method), doc=method.__doc__)
     return found
 
 
 def copied_methods(fun: Callable[..., Any], names: tuple[str, ...]) -> dict[str, Callable[..., NoReturn]]:
-    """What stands in the place of methods on what other functions make of a decorated one."""
+    """For each method name, the attribute that raises an error on the result of another transformation."""
     return {name: functools.partial(_refuse, fun, name) for name in names}
 
 

@@ -136,7 +136,7 @@ def test_rows_are_written_where_there_is_room() -> None:
 
 
 def block(**changes: Any) -> BlockLayout:
-    right = BlockLayout(0, 4, 0, (0,), (), (0,), (), (), (), (0,))
+    right = BlockLayout(0, 4, 0, 0, (0,), (), (0,), (), (), (), (0,))
     return right._replace(**changes)
 
 

@@ -47,7 +47,7 @@ def test_a_program_takes_one_argument_for_all_tables() -> None:
 def test_shards_are_stacked_and_unpacked_together() -> None:
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), pack(TABLES), pack(TABLES))
     assert stacked.unpack()["operands"][0].shape == (2, 2, 3)
-    again = pack(stacked.unpack(), shards=1)
+    again = pack(stacked.unpack(), shards=(2,))
     assert again.layout == stacked.layout
     np.testing.assert_array_equal(again.buffer, stacked.buffer)
     assert_equal(jax.tree.map(lambda leaf: leaf[1], stacked).unpack(), TABLES)
@@ -55,7 +55,8 @@ def test_shards_are_stacked_and_unpacked_together() -> None:
 
 def test_nothing_is_packed_too() -> None:
     assert pack(()).unpack() == ()
-    assert pack(()).buffer.size == 0
+    assert pack(()).buffer.shape == (0,)
+    assert pack((), shards=(2,)).buffer.shape == (2, 0)
 
 
 def test_other_tables_are_another_tree() -> None:

@@ -1,1 +1,1 @@
-"""What the compiled core computes, in plain Python: the oracle of its tests, and what runs where it is missing."""
+"""The core in plain Python: the reference for tests of the compiled core, and its replacement where it is missing."""

@@ -1,4 +1,4 @@
-"""The graphs of a batch as one, with equal calls merged."""
+"""The graphs of a batch joined into one, with equal calls merged."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,18 +12,18 @@ from jitbatch.core.reference.typed_graph import TypedGraph
 
 
 class Batch:
-    """Typed graphs, joined; nodes and values are numbered over the whole batch (see `TypeTable.batch`).
+    """The joined typed graphs of a batch. Node ids and value ids count over the whole batch (see `TypeTable.batch`).
 
     Attributes:
         type, level, rank: int32 [nodes].
         operand_start, operands: node i reads the values `operands[operand_start[i]:operand_start[i + 1]]`.
-        first_value: int32 [nodes]; the first value that each node makes.
-        leader: int32 [nodes]; the first node that computes the same, often the node itself.
-        nodes: int32; the distinct nodes, which are their own leaders.
-        outputs: int32; the values that are results, of all samples.
-        values: how many values there are.
-        value_row: int32 [values]; the rows of inputs and shared values, -1 for what nodes make.
-        given_class: int32 [values]; the value class of inputs and shared values, -1 for what nodes make.
+        first_value: int32 [nodes]; the first output of each node.
+        leader: int32 [nodes]; the first node with an equal call: equal type and operands. Often the node itself.
+        nodes: int32; the distinct nodes: those that are their own leaders.
+        outputs: int32; the values in the results of all samples.
+        values: the number of values.
+        value_row: int32 [values]; the row of each input and shared value, -1 for node outputs.
+        given_class: int32 [values]; the value class of each input and shared value, -1 for node outputs.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Batch:
         operand_start, leaders, outputs = [0], [], []
         rows: list[int] = []
         classes: list[int] = []
-        # A number for each value, equal for values that are the same: what is given by its class and row, what a node
-        # makes, below zero, by the value of the leader.
+        # One number for each value; equal values have equal numbers. That of an input or shared value, from 0 upwards,
+        # stands for its class and row. That of a node output is negative, and stands for the output of the leader.
         identity: list[int] = []
         known: dict[tuple[int, int], int] = {}
         calls: dict[Any, int] = {}
@@ -77,7 +77,7 @@ class Batch:
 
     @cached_property
     def producer(self) -> np.ndarray:
-        """int32 [values]; the node that makes each value, -1 for inputs and shared values."""
+        """int32 [values]; the node that computes each value, -1 for inputs and shared values."""
         producer = [-1] * self.values
         for node, (type_id, first) in enumerate(zip(self.type.tolist(), self.first_value.tolist(), strict=True)):
             for output in range(self.table.types[type_id].outputs):
@@ -94,11 +94,11 @@ class Batch:
 
     @property
     def levels(self) -> int:
-        """How many nodes the longest path has."""
+        """The number of nodes on the longest path."""
         return int(self.level.max(initial=-1)) + 1
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """int32 [edges] twice; distinct node `reader[e]` reads distinct node `read[e]`, numbered among these."""
+        """The edges between distinct nodes: int32 [edges] `reader` and `read`, as indices into `nodes`."""
         place = {node: place for place, node in enumerate(self.nodes.tolist())}
         reader, read = [], []
         for own, node in enumerate(self.nodes.tolist()):
@@ -110,12 +110,12 @@ class Batch:
         return _array(reader), _array(read)
 
     def schedule(self) -> Schedule:
-        """The rounds of the distinct nodes, yet to be found."""
+        """A new schedule of the distinct nodes, with all rounds 0."""
         return Schedule(self)
 
 
 def _input_rows(graphs: Sequence[TypedGraph], inputs: InputRows, classes: int, dedupe: bool) -> list[list[int]]:
-    """For each sample the distinct row of each of its inputs."""
+    """For each sample, the distinct row of each of its inputs, as an index within the input rows of its class."""
     starts, total = [], [0] * classes
     for graph in graphs:
         starts.append(total.copy())

@@ -1,4 +1,4 @@
-"""The tables of a fused program: rows for what nodes make, operand rows, chunks, cotangent rows and sums of pairs."""
+"""The tables of a fused program: rows of node outputs, operand rows, chunks, cotangent rows and sums of pairs."""
 
 import itertools
 from collections import Counter, defaultdict
@@ -11,18 +11,18 @@ from jitbatch.core.layout import NONE, PAIR_WIDTH, ArenaLayout, BlockLayout, Loo
 
 
 class Layout:
-    """The sizes of a program, and where its tables lie in a buffer of so many elements."""
+    """The sizes of a program, and the offsets of its tables in a buffer of `size` elements."""
 
     def __init__(self, table: Any, phases: Sequence[PhaseLayout], arenas: Sequence[ArenaLayout], size: int):
         self.table, self.phases, self.arenas, self.size = table, phases, arenas, size
 
 
 class Filled(NamedTuple):
-    """What was written.
+    """The result of `fill`.
 
     Attributes:
         value_row: int32 [values]; the row of every value.
-        output_rows: int32; the rows of the values that are results, of all samples.
+        output_rows: int32; the rows of the values in the results of all samples.
         steps, launches, padded_rows: see `Summary`.
     """
 
@@ -34,7 +34,7 @@ class Filled(NamedTuple):
 
 
 class DoesNotFit(Exception):
-    """The batch needs more room than a program has."""
+    """The batch exceeds a capacity of the program."""
 
 
 def need(fits: bool) -> None:
@@ -43,10 +43,12 @@ def need(fits: bool) -> None:
 
 
 def fill(schedule: Any, layout: Layout, tables: np.ndarray) -> Filled | None:
-    """Write the tables of a program into a buffer, int32 [size of the layout]; None if the batch does not fit.
+    """Write the tables of a program into a buffer. Returns None if the batch does not fit.
 
     Args:
-        schedule: the batch, with the rounds of its nodes.
+        schedule: the nodes of the batch, with their rounds.
+        layout: the sizes of the program.
+        tables: int32 [size of the layout]; the buffer.
     """
     if tables.dtype != np.int32 or tables.shape != (layout.size,):
         raise ValueError("the tables are not an int32 array of the size of the layout")
@@ -86,25 +88,27 @@ class _Filling:
         self.out[offset : offset + len(numbers)] = numbers
 
     def check_given_rows(self) -> None:
-        """Inputs and shared values lie in front of what nodes make."""
+        """Check that inputs and shared values fit in front of the node outputs of their arena."""
         room = {arena.value_class: arena.shared + arena.inputs for arena in self.layout.arenas}
         for value_class, row in zip(self.schedule.batch.given_class.tolist(), self.rows, strict=True):
             need(value_class < 0 or 0 <= row < room.get(value_class, 0))
 
-    # Rows for what nodes make
+    # Rows of node outputs
 
     def place(self, block: BlockLayout, margin: int) -> None:
         nodes = self.ordered[block.type]
         need(len(nodes) <= block.capacity)
         if self.schedule.table.types[block.type].is_variadic:
-            need(sum(len(self.schedule.reads[node]) for node in nodes) <= block.terms)
+            arities = [len(self.schedule.reads[node]) for node in nodes]
+            need(sum(arities) <= block.terms)
+            need(not block.longest or max(arities, default=0) <= block.longest)
         for place, node in enumerate(nodes):
             first = self.first_value[self.nodes[node]]
             for output, start in enumerate(block.starts):
                 self.rows[first + output] = start + margin + place
 
     def place_merged(self) -> None:
-        """Merged values lie where those of their leaders do."""
+        """Give each output of a merged node the row of its leader's output."""
         batch, types = self.schedule.batch, self.schedule.table.types
         for node, (leader, type_id) in enumerate(zip(batch.leader.tolist(), batch.type.tolist(), strict=True)):
             for output in range(types[type_id].outputs if leader != node else 0):
@@ -148,7 +152,7 @@ class _Filling:
     def fill_ends(
         self, place: int, places: int, block: BlockLayout, loop: LoopLayout, counts: Counter[int]
     ) -> None:  # fmt: skip
-        """Where the chunks of a type begin in each round, and where those of each width end, the widest first."""
+        """For each round, write the start of a type's chunks, then the end of those of each width, widest first."""
         first = loop.margin
         for now in range(loop.rounds):
             count = counts[now]
@@ -163,7 +167,7 @@ class _Filling:
             first += count
 
     def chunks(self, count: int, block: BlockLayout, loop: LoopLayout) -> list[int]:
-        """How many chunks of each width run so many nodes."""
+        """The number of chunks of each width that run `count` nodes."""
         if loop.pair_trips:
             return [1] * len(loop.widths)
         widths, largest = len(block.widths), block.widths[-1]
@@ -193,7 +197,7 @@ class _Filling:
         offsets, none = loop.arenas[arena], self.layout.arenas[arena].capacity
         due = self.due(arena, blocks, loop, rounds)
         row_of_edge = [none] * (loop.edge_rows[arena] + loop.pair_rows[arena])
-        edges: dict[int, list[int]] = defaultdict(list)  # of each row that the loop makes
+        edges: dict[int, list[int]] = defaultdict(list)  # the cotangent rows of each row that the loop writes
         for block, slot in _reading(arena, blocks, self.schedule.table, variadic=False):
             for place, node in enumerate(self.ordered[block.type]):
                 row, edge = self.operand_rows[node][slot], block.edges[slot] + loop.margin + place
@@ -222,8 +226,8 @@ class _Filling:
         self.fill_pairs(arena, len(blocks), loop, rounds, due, edges)
 
     def due(self, arena: int, blocks: Sequence[BlockLayout], loop: LoopLayout, rounds: int) -> dict[int, int]:
-        """When the cotangent of each row of an arena is due that a loop makes: in the transposed order of rounds and
-        types."""
+        """For each row of an arena that a loop writes, the moment when its cotangent is due. Moments count in the
+        transposed order of rounds and types."""
         due: dict[int, int] = {}
         for place, block in enumerate(blocks):
             for start, written in zip(block.starts, block.writes, strict=True):
@@ -237,13 +241,13 @@ class _Filling:
     ) -> None:
         """Sum the cotangent rows of each row two by two.
 
-        A value with k readers has k cotangent rows. These and the sums of pairs of them are a binary heap: pair p (0 is
-        the whole sum) adds the heap's items 2p + 1 and 2p + 2, of which the first k - 1 are pairs and the others are
-        cotangent rows. So every sum is a gather and a contiguous write, and the cost is linear in the readers.
+        A value with k readers has k cotangent rows. The sums of pairs and the cotangent rows form a binary heap: items
+        0 to k - 2 are pairs, the other items are cotangent rows. Pair p adds items 2p + 1 and 2p + 2; pair 0 is the
+        whole sum. So every sum is a gather and a contiguous write, and the cost is linear in the number of readers.
         """
         offsets, first_pair, room = loop.arenas[arena], loop.edge_rows[arena], loop.pair_rows[arena]
         deepest = max((len(own) - 1 for own in edges.values()), default=0).bit_length()
-        pairs = [  # when they are due, their depth (a pair reads only pairs of lower depth), and which they are
+        pairs = [  # (moment, depth, row, pair); a pair reads only pairs of lower depth
             (due[row], deepest - (pair + 1).bit_length(), row, pair)
             for row in sorted(edges)
             for pair in range(len(edges[row]) - 1)
@@ -266,7 +270,7 @@ class _Filling:
         self.write(offsets.pair_left, [item(row, 2 * pair + 1) for _, _, row, pair in pairs] + padding)
         self.write(offsets.pair_right, [item(row, 2 * pair + 2) for _, _, row, pair in pairs] + padding)
         starts: list[int] = []
-        chunks_before = [0] * (rounds * types + 1)  # of each moment
+        chunks_before = [0] * (rounds * types + 1)  # for each moment
         for place, (when, depth, _, _) in enumerate(pairs):
             if not starts or pairs[place - 1][:2] != (when, depth) or place - starts[-1] == PAIR_WIDTH:
                 starts.append(place)
@@ -281,7 +285,7 @@ class _Filling:
 
 
 def _reading(arena: int, blocks: Sequence[BlockLayout], table: Any, variadic: bool) -> list[tuple[BlockLayout, int]]:
-    """The operands that read an arena and have cotangent rows, of variadic types or of others."""
+    """The operands that read an arena and have cotangent rows: of variadic types only, or of all other types."""
     return [
         (block, slot)
         for block in blocks

@@ -1,4 +1,4 @@
-"""The input rows of a batch: the leaves of all samples, class by class, equal rows once."""
+"""The input rows of a batch: the leaves of all samples by value class, with equal rows merged."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,18 +7,18 @@ import numpy as np
 
 
 class InputRows:
-    """The leaves of samples that are rows.
+    """The input rows of samples, by value class.
 
-    Arrays of the right dtype are read here. Others (numbers, arrays of JAX, keys) are left to the caller, who `put`s
-    an array of all rows of the class, or says by `put_opaque` that they cannot be looked at.
+    The constructor reads contiguous NumPy arrays of the right dtype. For a class with any other leaf (a number, a JAX
+    array, a key) the caller must `put` an array of all its rows, or call `put_opaque` if their bits are not available.
 
     Args:
-        samples: for each sample value classes, and of each the arrays that are its rows.
-        classes: for each value class its kind of dtype ("f", "i", ...; "" if it is not to be read here), its itemsize,
-            and the size of a row in bytes.
+        samples: for each sample, pairs of a value class and the arrays with its rows of that class.
+        classes: for each value class the kind of its dtype ("f", "i", ...; "" if the caller must `put` its rows), its
+            itemsize, and the size of a row in bytes.
 
     Attributes:
-        unread: the value classes that are left to the caller, ascending.
+        unread: the value classes that the caller must `put`, ascending.
     """
 
     def __init__(self, samples: Sequence[Any], classes: Sequence[tuple[str, int, int]]):
@@ -38,16 +38,16 @@ class InputRows:
                 self.unread.append(number)
 
     def put(self, number: int, rows: np.ndarray) -> None:
-        """All rows of a class, one after the other."""
+        """Set all rows of a class. Merging compares their bits."""
         self._row_bytes[number] = rows[:1].nbytes
         self._content[number] = np.ascontiguousarray(rows).tobytes()
 
     def put_opaque(self, number: int) -> None:
-        """The rows of a class are not compared."""
+        """Mark the rows of a class as not comparable: merging keeps all of them."""
         self._content[number] = None
 
     def merge(self, number: int, count: int, dedupe: bool) -> list[int]:
-        """For each of the `count` rows of a class, which distinct row it is."""
+        """The index of the distinct row of each of the `count` rows of a class. `dedupe` merges equal rows."""
         content, size = self._content.get(number, b""), self._row_bytes[number]
         if content is None:
             self._distinct[number] = count
@@ -64,12 +64,12 @@ class InputRows:
         return numbers
 
     def count(self, number: int) -> int:
-        """How many distinct rows there are of a class, once they are merged."""
+        """The number of distinct rows of a class after `merge`."""
         rows = self._distinct.get(number, 0)
         return rows if isinstance(rows, int) else len(rows)
 
     def write(self, number: int, out: np.ndarray) -> None:
-        """Write the distinct rows of a class, and zeros behind them."""
+        """Write the distinct rows of a class to `out`, followed by zeros."""
         rows = self._distinct[number]
         if isinstance(rows, int) or len(rows) * self._row_bytes[number] > out.nbytes:
             raise ValueError(f"the rows of class {number} cannot be written here")

@@ -1,4 +1,4 @@
-"""A recording numbered into a graph: what nothing needs is dropped, and all numbers are small."""
+"""The conversion of a recording into a graph: unused nodes are dropped, and values get consecutive ids."""
 
 import itertools
 import math
@@ -9,13 +9,13 @@ import numpy as np
 
 
 class Ends(NamedTuple):
-    """The ends of edges at nodes of every kind, one kind after the other: outputs, and slots that are rows.
+    """The possible ends of edges: the outputs and the row operands (slots) of all kinds, kind after kind.
 
     Attributes:
-        first_output, first_slot: int32 [kinds + 1]; where the outputs and the slots of a kind begin.
+        first_output, first_slot: int32 [kinds + 1]; the first output and the first slot of each kind.
         out_class: int32; the value class of each output.
-        is_variadic: int32 [kinds]; whether all rows that a node reads are in one slot.
-        has_effects: int32 [kinds]; whether a node runs though nothing needs it.
+        is_variadic: int32 [kinds]; whether one slot takes all rows that a node reads.
+        has_effects: int32 [kinds]; whether a node must run even if no other node reads its outputs.
     """
 
     first_output: np.ndarray
@@ -26,14 +26,14 @@ class Ends(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A graph, as integers; see `Graph` and `InputRows` for what the arrays are.
+    """A graph as integers. `Graph` and `InputRows` describe its arrays.
 
     Attributes:
-        numbers: int32; the arrays one after the other.
-        ends: where each of them ends: inputs, shared rows, kinds, operand starts, operands, value classes, outputs,
-            levels, values of nodes, kinds present, rows of inputs, and rows of classes.
-        edges: the edges that are present, as outputs and slots (see `Ends`), ascending.
-        leaves: for each class that has rows the leaves that are its rows.
+        numbers: int32; the concatenated arrays.
+        ends: the end of each array in `numbers`: inputs, shared rows, kinds, operand starts, operands, value classes,
+            outputs, levels, values of nodes, kinds present, rows of inputs, and rows of classes.
+        edges: the distinct edges, as pairs of an output and a slot (see `Ends`), ascending.
+        leaves: for each value class with input rows, the leaves that hold these rows.
     """
 
     numbers: np.ndarray
@@ -47,9 +47,9 @@ def number(
     outputs: Sequence[int], given: Sequence[tuple[int, int, int]], given_class: Sequence[int],
     leaf_shapes: Sequence[Sequence[int]],
 ) -> Numbered:  # fmt: skip
-    """Number the values of a recording; the arguments are those of `Recording`.
+    """Number the values of a recording. `ends` describes its kinds; the other arguments are fields of `Recording`.
 
-    What is given comes first, in the order in which it is read, inputs before shared values; then what the nodes make.
+    The inputs come first, then the shared values, each in the order of their first use. The node outputs follow.
     """
     first_output, out_class, first_slot, is_variadic, has_effects = (array.tolist() for array in ends)
     start = list(itertools.accumulate(counts, initial=0))
@@ -68,7 +68,7 @@ def number(
     shared = [row for row in used if given[-1 - row][0] < 0]
     value = {row: number for number, row in enumerate(inputs + shared)}
     classes = [given_class[-1 - row] for row in inputs + shared]
-    end_of: dict[int, int] = {}  # which output of its kind a value is, among the ends
+    end_of: dict[int, int] = {}  # the output of a kind (see `Ends`) that each value is
     level_of: dict[int, int] = {}
     levels: list[int] = []
     node_values = [len(value)]
@@ -107,10 +107,14 @@ def number(
 def _input_rows(
     inputs: list[tuple[int, int, int]], classes: list[int], leaf_shapes: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[int], list[list[int]]]:
-    """The class of each input, then which of the sample's rows of that class it is; the classes, then how many rows of
-    each the sample has; and the leaves that are these rows. A leaf is used with all its rows, or not at all: of a class
-    in the order of first use."""
-    leaves: dict[int, dict[tuple[int, int], int]] = {}  # for each class its leaves, and where their rows begin
+    """The input rows of a sample. A leaf that is used contributes all its rows, in the order of first use.
+
+    Returns:
+        The value class of each input, then its row among the sample's rows of that class, in one list.
+        The value classes of the inputs, then the number of the sample's rows of each, in one list.
+        For each of these value classes, the leaves that hold its rows.
+    """
+    leaves: dict[int, dict[tuple[int, int], int]] = {}  # for each class, the first row of each leaf
     rows: dict[int, int] = {}
     places = []
     for (leaf, depth, row), value_class in zip(inputs, classes, strict=False):

@@ -1,4 +1,4 @@
-"""How many nodes of its own type lie on a path below a node, at most."""
+"""Ranks: the rank of a node is the largest number of other nodes of its own type on a path to it."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ def find_ranks(type_ids: np.ndarray, order: np.ndarray, reader: np.ndarray, read
 
     Args:
         type_ids: int32 [nodes].
-        order: int32 [nodes]; every node comes after those that it reads.
+        order: int32 [nodes]; the nodes in topological order: each after the nodes that it reads.
         reader, read: int32 [edges]; node `reader[e]` reads node `read[e]`.
     """
     types = type_ids.tolist()
     reads: list[list[int]] = [[] for _ in types]
     for node, other in zip(reader.tolist(), read.tolist(), strict=True):
         reads[node].append(other)
-    # For each node and type, how many nodes of that type lie on a path up to this node, itself included.
+    # For each node and type, the largest number of nodes of that type on a path to this node, itself included.
     below: list[dict[int, int]] = [{} for _ in types]
     for node in order.tolist():
         own = below[node]

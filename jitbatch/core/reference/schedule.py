@@ -1,4 +1,4 @@
-"""The rounds of the nodes of a batch that run in loops, and the counts that the sizes of a program depend on."""
+"""The rounds of nodes that run in loops, and the counts that determine the sizes of a program."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-    """What a batch needs room for.
+    """The counts of a batch that the capacities of a program must hold.
 
     Attributes:
-        nodes, terms: for each type how many distinct nodes, and how many operands they have.
-        longest: for each type, how many operands a node has at most.
-        widest: for each type, how many nodes a round has at most.
-        rounds: how many rounds each loop has.
-        pairs: for each loop and value class how many sums of pairs of cotangent rows.
-        pair_trips: for each loop and value class, how many chunks of these are due at once, at most.
+        nodes, terms: for each type, the number of distinct nodes, and of all their operands.
+        longest: for each type, the largest number of operands of a node.
+        widest: for each type, the largest number of nodes in a round.
+        rounds: the number of rounds of each loop.
+        pairs: for each loop and value class, the number of sums of pairs of cotangent rows.
+        pair_trips: for each loop and value class, the largest number of chunks of these sums at one moment.
     """
 
     nodes: list[int]
@@ -41,9 +41,9 @@ class Schedule:
     """The rounds of the distinct nodes of a batch.
 
     Attributes:
-        round: for each distinct node, 0 for those that are in no loop.
-        reads: for each distinct node, the values that it reads.
-        bound: how many steps there are at least, whatever the order.
+        round: the round of each distinct node; 0 for a node outside of all loops.
+        reads: the values that each distinct node reads.
+        bound: a lower bound on the number of steps in any order.
     """
 
     def __init__(self, batch: "Batch"):
@@ -62,21 +62,26 @@ class Schedule:
         return range(len(self.table.types))
 
     def members(self, loop: int) -> np.ndarray:
-        """int32; the nodes of a loop, as numbers among the distinct nodes."""
+        """int32; the nodes of a loop, as indices into the distinct nodes."""
         own = set(self.table.loops[loop])
         return np.array([node for node, type_id in enumerate(self.type) if type_id in own], np.int32)
 
     def least_steps(self, loop: int) -> int:
-        """How many steps a loop has at least."""
+        """A lower bound on the number of steps of a loop."""
         return sum(self.least[t] for t in self.table.loops[loop])
 
     def steps(self, loop: int) -> int:
-        """How many steps a loop has: in each round one for each type that has nodes in it."""
+        """The number of steps of a loop: one for each round and each type with nodes in that round."""
         return len({(self.type[node], self.round[node]) for node in self.members(loop).tolist()})
 
     def by_ranks(self, loop: int) -> bool:
-        """Let the steps of a loop be ranks, if these have an order in which each reads only earlier ones; whether they
-        have one. Types take turns in the order of the loop, and a round begins where a type is not a later one."""
+        """Make each rank of each type a step, if an order exists in which every rank reads only earlier ranks.
+
+        Types take turns in the order of the loop. A new round begins where the next type is not later in that order.
+
+        Returns:
+            Whether such an order exists. Otherwise the rounds do not change.
+        """
         members = self.table.loops[loop]
         before: dict[tuple[int, int], dict[int, int]] = {}
         for graph in self.batch.graphs:
@@ -105,22 +110,22 @@ class Schedule:
         return True
 
     def put(self, loop: int, rounds: np.ndarray) -> None:
-        """Give each of the `members` of a loop its round."""
+        """Set the round of each of the `members` of a loop."""
         for node, when in zip(self.members(loop).tolist(), rounds.tolist(), strict=True):
             self.round[node] = when
 
     def ordered(self) -> list[list[int]]:
-        """For each type its nodes, as numbers among the distinct nodes, in the order of rounds."""
+        """The nodes of each type, as indices into the distinct nodes, in the order of their rounds."""
         found: list[list[int]] = [[] for _ in self._types()]
         for node in sorted(range(len(self.type)), key=self.round.__getitem__):
             found[self.type[node]].append(node)
         return found
 
     def measure(self, carries: Sequence[Sequence[int]], counts_trips: bool) -> Measured:
-        """What the batch needs room for.
+        """Count what the capacities of a program must hold.
 
         Args:
-            carries: for each type and row operand the value class of what it reads, -1 if it has no cotangent rows.
+            carries: for each type and row operand, its value class, or -1 if it has no cotangent rows.
             counts_trips: whether to count `pair_trips`.
         """
         ordered = self.ordered()
@@ -141,8 +146,8 @@ class Schedule:
         )
 
     def _readers(self, loop: int, carries: Sequence[Sequence[int]], ordered: list[list[int]]) -> Readers:
-        """Of the values that a loop both makes and reads, how many cotangent rows each has: for each class, by the
-        leader and the output that make it."""
+        """The number of cotangent rows of each value that a loop both computes and reads: for each value class, by the
+        value's leader and output."""
         found: Readers = {}
         members = self.table.loops[loop]
         batch = self.batch
@@ -159,7 +164,7 @@ class Schedule:
         return found
 
     def _pair_trips(self, readers: Counter[tuple[int, int]]) -> int:
-        """How many chunks of sums of pairs are due at once, at most (see `fill_pairs`)."""
+        """The largest number of chunks of sums of pairs at one moment (see `fill_pairs`)."""
         place_of = {node: place for place, node in enumerate(self.batch.nodes.tolist())}
         deepest = max((count - 1 for count in readers.values()), default=0).bit_length()
         pairs: Counter[tuple[int, int, int]] = Counter()
@@ -173,5 +178,5 @@ class Schedule:
         return max(chunks.values(), default=0)
 
     def fill(self, layout: Layout, tables: np.ndarray) -> Filled | None:
-        """Write the tables of a program; None if the batch does not fit (see `fill`)."""
+        """Write the tables of a program. Returns None if the batch does not fit (see `fill`)."""
         return fill(self, layout, tables)

@@ -1,4 +1,4 @@
-"""The types of a batch as integers: what a node of each kind becomes, and which types run in a loop."""
+"""The types of a batch as integers: the recipe of each kind of node, and the types of each loop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ from jitbatch.core.reference.input_rows import InputRows
 from jitbatch.core.reference.typed_graph import TypedGraph, retype
 
 ROW_OPERAND, SHARED_VALUE, PART_OUTPUT = 0, 1, 2
-"""Where an operand of a part comes from: `(ROW_OPERAND, column, 0)`, `(SHARED_VALUE, number, 0)`, or
+"""The source of an operand of a part: `(ROW_OPERAND, column, 0)`, `(SHARED_VALUE, id, 0)`, or
 `(PART_OUTPUT, part, output)`."""
 
 
 class Type(NamedTuple):
-    """How many values a node makes, how many rows it reads, whether it may read any number of them, and whether equal
-    calls are one call."""
+    """A type: the number of outputs of a node, the number of its row operands, whether it is variadic (reads any number
+    of rows), and whether equal calls may be merged."""
 
     outputs: int
     rows: int
@@ -27,26 +27,26 @@ class Type(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A node that a node becomes: its type, and where its operands come from."""
+    """One of the typed nodes that replace a node: its type, and the source of each operand."""
 
     type: int
     operands: Sequence[tuple[int, int, int]]
 
 
 class Recipe(NamedTuple):
-    """What nodes of a kind become: parts, and for each output of the kind the part and the output that make it."""
+    """The parts that replace a node of a kind, and for each output of the kind its part and the output of that part."""
 
     parts: Sequence[Part]
     outputs: Sequence[tuple[int, int]]
 
 
 class TypeTable:
-    """The types of a batch, and what makes the rest of a plan of them.
+    """The types of a batch, with methods that make the other objects of a plan from them.
 
     Args:
-        types: the types.
+        types: the fields of the `Type` of each type.
         loops: the types of each loop, in the order in which they run in a round.
-        recipes: what nodes become, by kind.
+        recipes: the fields of the `Recipe` of each kind.
     """
 
     def __init__(self, types: Sequence[Any], loops: Sequence[Sequence[int]], recipes: Mapping[int, Any]):
@@ -62,7 +62,7 @@ class TypeTable:
         self, kind: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, shared_rows: np.ndarray,
         outputs: np.ndarray, of_input: np.ndarray, class_rows: np.ndarray,
     ) -> TypedGraph:  # fmt: skip
-        """A graph in terms of these types; the arguments are those of `Graph` and of its `InputRows`."""
+        """Retype a graph: express it in these types. The arguments are fields of `Graph` and of its `InputRows`."""
         return retype(
             self, kind.tolist(), operand_start.tolist(), operands.tolist(), shared_rows.tolist(), outputs.tolist(),
             of_input.T.tolist(), class_rows.T.tolist(),
@@ -72,21 +72,21 @@ class TypeTable:
         self, graphs: Sequence[TypedGraph], inputs: InputRows, shared_class: np.ndarray,
         shared_row: np.ndarray, shared_count: np.ndarray, dedupe: bool,
     ) -> Batch:  # fmt: skip
-        """Graphs joined, and equal calls merged.
+        """Join graphs into a batch.
 
         Args:
             graphs: one for each sample.
-            inputs: their input rows.
-            shared_class, shared_row: of each shared value; -1 for those that are no rows.
-            shared_count: for each value class, how many shared values come before the input rows.
-            dedupe: whether equal calls and equal input rows are merged.
+            inputs: the input rows of the samples.
+            shared_class, shared_row: the value class of each shared value, and its row; -1 if it needs no row.
+            shared_count: for each value class, the number of shared values, which come before the input rows.
+            dedupe: whether to merge equal calls and equal input rows.
         """
         return Batch(self, graphs, inputs, shared_class.tolist(), shared_row.tolist(), shared_count.tolist(), dedupe)
 
     def inputs(self, samples: Sequence[Any], classes: Sequence[tuple[str, int, int]]) -> InputRows:
-        """The input rows of samples; for each value class its kind of dtype, its itemsize, and the size of a row."""
+        """The input rows of samples. The arguments are those of `InputRows`."""
         return InputRows(samples, classes)
 
     def layout(self, phases: Sequence[PhaseLayout], arenas: Sequence[ArenaLayout], size: int) -> Layout:
-        """The sizes of a program whose tables have so many elements."""
+        """The layout of a program, whose tables have `size` elements in all."""
         return Layout(self, phases, arenas, size)

@@ -1,4 +1,4 @@
-"""A graph in terms of the types of a batch."""
+"""A graph expressed in the types of a batch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Node(NamedTuple):
-    """A node: its type, its level, its rank among the nodes of its loop, and the values that it reads."""
+    """A node: its type, its level, its rank (see `Ranks`), and the values that it reads."""
 
     type: int
     level: int
@@ -16,7 +16,7 @@ class Node(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Nodes of `type` and `rank` read some of type `read`, of ranks up to `highest`."""
+    """Nodes of type `type` and rank `rank` read nodes of type `read`, the highest of which has the rank `highest`."""
 
     type: int
     rank: int
@@ -26,22 +26,22 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TypedGraph:
-    """A graph in terms of the types of a batch.
+    """A graph expressed in the types of a batch.
 
-    Values are numbered: the inputs, the shared values that are rows, then what the nodes make, in order. A variadic
-    node of one term is that term, and no node; but it has a rank and a level, so that what is at the same height of two
-    trees has the same rank, whether a node has one child or several.
+    The ids of values count the inputs first, then the shared values that are rows, then the node outputs in the order
+    of the nodes. A variadic node of one term is dropped, and its readers read the term instead. It still counts for
+    ranks and levels: so nodes at the same height of two trees have the same rank, with one child or with several.
 
     Attributes:
         table: the types.
         nodes: in topological order.
-        values: how many values there are.
+        values: the number of values.
         outputs: the values that are the leaves of the sample's result.
-        inputs: for each input its value class, and which of the sample's rows of that class it is.
-        class_rows: value classes, and how many rows of each the sample has.
-        shared: the shared values that are rows, ascending.
-        needs: which ranks have to come after which, ascending.
-        ranks: for each type that is there, how many ranks it has; and how many without variadic nodes of one term.
+        inputs: for each input, its value class, and its row among the sample's rows of that class.
+        class_rows: value classes, and the number of the sample's rows of each.
+        shared: the ids of the shared values that are rows, ascending.
+        needs: the constraints on the order of ranks, ascending.
+        ranks: for each type in the graph, its number of ranks, with and without dropped nodes of one term.
     """
 
     table: Any
@@ -60,12 +60,12 @@ class TypedGraph:
 
     @property
     def type_counts(self) -> dict[int, int]:
-        """How many nodes each type has that is there."""
+        """The number of nodes of each type in the graph."""
         return dict(sorted(Counter(node.type for node in self.nodes).items()))
 
 
 class Made(NamedTuple):
-    """A value while a graph is written anew: its number, and the part that makes it, -1 for what is given."""
+    """A value during `retype`: its id, and the part that computes it, -1 for inputs and shared values."""
 
     value: int
     part: int
@@ -76,7 +76,7 @@ def retype(
     shared_rows: Sequence[int], outputs: Sequence[int], inputs: list[tuple[int, int]],
     class_rows: list[tuple[int, int]],
 ) -> TypedGraph:  # fmt: skip
-    """Write a graph in terms of types: each node becomes the parts that the recipe of its kind has."""
+    """Express a graph in types: the parts in the recipe of its kind replace each node."""
     shared = sorted({*shared_rows, *_shared_operands(table, set(kind))})
     value_of_shared = {number: Made(len(inputs) + place, -1) for place, number in enumerate(shared)}
     made = [Made(value, -1) for value in range(len(inputs))] + [value_of_shared[number] for number in shared_rows]
@@ -116,7 +116,7 @@ def retype(
 
 
 def _shared_operands(table: Any, kinds: set[int]) -> set[int]:
-    """The shared values that nodes of some kinds read as rows."""
+    """The shared values that the recipes of some kinds read as rows."""
     parts = [part for kind in kinds for part in table.recipes[kind].parts]
     return {first for part in parts for source, first, _ in part.operands if source == 1}
 
@@ -125,7 +125,7 @@ def _source(
     operand: tuple[int, int, int], made: list[Made], reads: Sequence[int], value_of_shared: dict[int, Made],
     made_by_parts: list[list[Made]],
 ) -> Made:  # fmt: skip
-    """An operand of a part (see `type_table`)."""
+    """The value of an operand of a part, by its source (see `type_table`)."""
     source, first, output = operand
     if source == 0:
         return made[reads[first]]
@@ -135,23 +135,23 @@ def _source(
 class Ranks:
     """The ranks of the parts of a graph.
 
-    The rank of a part is how many parts of its own type lie on a path below it, at most, inside its loop (see
-    `ir/ranks`).
+    The rank of a part is the largest number of other parts of its own type on a path to it, inside its loop (see
+    `ir/ranks`). A part outside of all loops has rank 0.
     """
 
     def __init__(self, table: Any):
         self.table = table
         self.type: list[int] = []
         self.level: list[int] = []
-        # For each part how many parts of each type of its loop lie on a path up to it, itself included: of all parts,
-        # and of those that are kept.
+        # For each part and each type of its loop, the largest number of parts of that type on a path to the part, the
+        # part itself included: of all parts, and without dropped ones.
         self.below: list[Counter[int]] = []
         self.below_kept: list[Counter[int]] = []
         self.is_kept: list[bool] = []
         self.highest: dict[tuple[int, int, int], int] = {}
 
     def add(self, type_id: int, reads: list[int], is_kept: bool) -> tuple[int, int, int]:
-        """A further part, which reads earlier ones: its number, its level, and its rank."""
+        """Add a part that reads earlier parts. Returns its id, its level and its rank."""
         reads = [part for part in reads if part >= 0]
         loop = self.table.loop_of.get(type_id)
         inside = [part for part in reads if loop is not None and self.table.loop_of.get(self.type[part]) == loop]
@@ -175,9 +175,11 @@ class Ranks:
         return len(self.type) - 1, self.level[-1], rank
 
     def needs(self) -> list[Need]:
+        """The constraints on the order of ranks between different types, ascending."""
         return [Need(*key, highest) for key, highest in sorted(self.highest.items())]
 
     def by_type(self) -> dict[int, tuple[int, int]]:
+        """For each type, its number of ranks, with and without dropped parts."""
         found: dict[int, tuple[int, int]] = {}
         for number, type_id in enumerate(self.type):
             ranks, least = found.get(type_id, (0, 0))

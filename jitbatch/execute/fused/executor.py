@@ -11,6 +11,7 @@ from jitbatch.execute.arenas import run_in_arenas
 from jitbatch.execute.executor import Executor, Lowered, Refilled, SizeRequest
 from jitbatch.execute.fused import lower
 from jitbatch.execute.fused.layout import TableLayout
+from jitbatch.ir.cell import Identity
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
 from jitbatch.util.caches import Cache
@@ -32,13 +33,13 @@ def _lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
 
 
 _layouts = Cache(256)
-"""The table layouts, by the static parts of plans."""
+"""The table layouts, by the identity of the static parts of plans: a layout refers to the types of one static part."""
 
 
 def _refill(
     static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
 ) -> Refilled | None:
-    layout = _layouts.get_or_make(static, lambda: TableLayout(static.types, static.program, static.arenas))
+    layout = _layouts.get_or_make(Identity(static), lambda: TableLayout(static.types, static.program, static.arenas))
     return lower.refill(layout, graphs, inputs, policy, dedupe)
 
 

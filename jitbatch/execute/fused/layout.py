@@ -63,12 +63,12 @@ class TableLayout:
         """Returns the tables of a plan from a buffer, int32 [size], that `core` has filled."""
         return Packed(buffer, self._layout)
 
-    def shared_positions(self) -> SharedRows:
-        """Returns the rows of the shared values in the arenas."""
+    def shared_positions(self, classes: int) -> SharedRows:
+        """Returns the rows of the shared values in the arenas. `classes` is the number of value classes."""
         tables, found = self.types.exemplars[0].tables, self._positions
-        if found is None or (len(found.row), len(found.counts)) != (len(tables.shared_class), len(tables.classes)):
-            found = shared_positions({arena.value_class: arena.shared for arena in self.arenas}, tables)
-            self._positions = found
+        if found is None or len(found.row) < len(tables.shared_class) or len(found.counts) != classes:
+            rows = {arena.value_class: arena.shared for arena in self.arenas}
+            found = self._positions = shared_positions(rows, tables, classes)
         return found
 
     def _add(self, *shape: int) -> tuple[int, int]:
@@ -105,7 +105,9 @@ class TableLayout:
                 place, offset = self._add(room, block.kind.rows)
                 operands.append(place)
                 offsets = [offset]
-            blocks.append(self._block(block, reads, writes, edges, offsets))
+            # A chunk reduces at least two terms (see `chunk_reduce`).
+            longest = max(block.longest, 2) if shape.is_static and block.kind.is_variadic else 0
+            blocks.append(self._block(block, reads, writes, edges, offsets, longest))
         arenas = [self._arena(shape, arena) for arena in range(len(shape.edge_rows))]
         loop = LoopLayout(
             margin=shape.margin,
@@ -125,13 +127,15 @@ class TableLayout:
         return PhaseLayout(tuple(blocks), total_table, loop), tables
 
     def _block(
-        self, block: Block, reads: Sequence[int], writes: Sequence[int], edges: Sequence[int], offsets: Sequence[int]
-    ) -> BlockLayout:
+        self, block: Block, reads: Sequence[int], writes: Sequence[int], edges: Sequence[int], offsets: Sequence[int],
+        longest: int = 0,
+    ) -> BlockLayout:  # fmt: skip
         chunks = [many for one in best_chunks(block.widths) for many in one] if block.widths else []
         return BlockLayout(
             type=self._type_of[block.kind],
             capacity=block.capacity,
             terms=block.terms,
+            longest=longest,
             starts=block.starts,
             reads=tuple(reads),
             writes=tuple(writes),

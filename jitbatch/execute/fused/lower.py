@@ -64,7 +64,9 @@ def refill(
     packed = pack_inputs(inputs, types, tables)
     if packed.is_traced or not layout.is_for_constants:
         return None
-    batch = types.table.batch(graphs, packed.read, *layout.shared_positions(), dedupe)
+    batch = types.table.batch(graphs, packed.read, *layout.shared_positions(packed.classes), dedupe)
+    if any(packed.read.count(arena.value_class) > arena.inputs for arena in layout.arenas):
+        return None
     schedule = batch.schedule()
     find_rounds(schedule, types, policy, lambda: problem_of(batch))
     buffer = np.empty(layout.size, np.int32)

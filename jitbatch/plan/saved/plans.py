@@ -343,7 +343,7 @@ def _parts_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any
     arrays_of_plan = PlanArrays(inputs, out_rows, ragged, counts)
     checks = check_arrays(arrays_of_plan, static.content, leaves)
     FORMATS[static.executor].check_tables(static.content, tables, checks)
-    packed = pack(tables, len(checks.shards))
+    packed = pack(tables, checks.shards)
     return inputs, packed, out_rows, ragged, counts, static
 
 
