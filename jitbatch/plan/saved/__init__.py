@@ -1,1 +1,1 @@
-"""Plans and capacities as files that are data alone: nothing in a file is run or imported."""
+"""Plans and capacities as files of plain data. Loading runs and imports nothing from a file."""

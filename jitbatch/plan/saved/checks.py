@@ -1,8 +1,8 @@
-"""Checks of a plan that was loaded: its sizes follow from each other, and its tables have these sizes.
+"""Checks of a loaded plan: its sizes are consistent, and its tables have these sizes.
 
-A file may have been made up by someone, checksum and all. Whatever it says, running the plan may fail with an error
-only: no size in it is larger than the tables that are in the file, and no table refers to a row that is not there. What
-an executor runs is checked by its own format (`plan/saved/fused`, `plan/saved/dispatch`).
+A file may be forged, with a valid checksum. Whatever it contains, the worst result of running the plan is an error: no
+size is larger than the tables in the file, and no table refers to a missing row. The format of each executor checks its
+own programs (`plan/saved/fused`, `plan/saved/dispatch`).
 """
 
 import itertools
@@ -20,13 +20,13 @@ from jitbatch.plan.static import Summary
 
 
 def check(holds: Any, law: str) -> None:
-    """Refuse a file in which a law does not hold."""
+    """Raises `PlanError` if an invariant does not hold."""
     if not holds:
         damaged(law)
 
 
 def check_sizes(content: Content) -> None:
-    """Refuse sizes that no plan has."""
+    """Raises `PlanError` for sizes of arenas and results that no plan has."""
     arenas = content.arenas
     classes = [class_named(arena.value_class) for arena in arenas]
     check(len(set(classes)) == len(classes), "an arena for each class of values")
@@ -38,13 +38,24 @@ def check_sizes(content: Content) -> None:
 
 
 class TableChecks:
-    """Compares arrays with the shape and the range of values that they have to have. Those of shards are stacked."""
+    """Checks the shapes and value ranges of arrays.
+
+    Args:
+        shards: the leading axes of all arrays: `()`, or the number of shards.
+    """
 
     def __init__(self, shards: tuple[int, ...]):
         self.shards = shards
 
     def check(self, array: Any, shape: Sequence[int | None], end: Any, what: str, begin: int = 0) -> None:
-        """Refuse an array of another shape, in which None is any size, or with a value that is not below `end`."""
+        """Raises `PlanError` unless an array is int32, has this shape, and has values in `[begin, end)`.
+
+        Args:
+            array: the array.
+            shape: the shape without shards; None is any size.
+            end, begin: the bounds of the values.
+            what: the name of the table, for the error message.
+        """
         is_array = isinstance(array, np.ndarray) and array.dtype == np.int32
         check(is_array and array.ndim == len(self.shards) + len(shape), f"{what}: a table of another kind")
         wanted = (*self.shards, *shape)
@@ -57,7 +68,7 @@ class TableChecks:
 
 
 class PlanArrays(NamedTuple):
-    """The arrays of a plan but for its tables; see `Plan`."""
+    """The arrays of a plan without its tables; see `Plan`."""
 
     inputs: tuple[Any, ...]
     out_rows: tuple[Any, ...]
@@ -66,10 +77,15 @@ class PlanArrays(NamedTuple):
 
 
 def check_arrays(plan: PlanArrays, content: Content, outlines: Sequence[int]) -> TableChecks:
-    """Refuse inputs and results that are not those of a plan of this static part. Returns what checks its tables.
+    """Raises `PlanError` if inputs and results do not fit the static part of their plan.
 
     Args:
-        outlines: how many items the nestings of ragged results have.
+        plan: the arrays.
+        content: the static part.
+        outlines: the number of items in each nesting of ragged results.
+
+    Returns:
+        A `TableChecks` for the tables of the plan.
     """
     counts = plan.counts
     check(isinstance(counts, np.ndarray) and counts.ndim in (1, 2), "the numbers of a plan")
@@ -110,12 +126,12 @@ def _check_results(plan: PlanArrays, content: Content, outlines: Sequence[int], 
 
 
 def shared_fit(arenas: Sequence[ArenaShape], tables: Tables) -> bool:
-    """Whether the shared values that arenas begin with are of their classes."""
+    """Whether the shared values in arenas have the value classes of these arenas."""
     return all(tables.shared_class[number] == arena.value_class for arena in arenas for number in arena.shared)
 
 
 def classes_read(kind: Kind, tables: Tables) -> list[int]:
-    """The classes of a kind's rows."""
+    """Returns the value classes of a kind's row operands."""
     return [tables.class_of(aval) for aval in kind.row_avals]
 
 

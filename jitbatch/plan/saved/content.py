@@ -1,4 +1,4 @@
-"""The static part of a saved plan: sizes as numbers, and names for what only a function knows."""
+"""The static part of a saved plan: sizes as numbers, and names in place of ids of a function's tables."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from jitbatch.plan.saved.values import damaged, dumps, loads
 
 @dataclass(frozen=True)
 class SavedArena:
-    """An `ArenaShape` whose class and shared values are names."""
+    """An `ArenaShape` with names of its value class and shared values."""
 
     value_class: Any
     shared: tuple[Any, ...]
@@ -24,7 +24,13 @@ class SavedArena:
 
 @dataclass(frozen=True)
 class SavedStep:
-    """A `StepShape` whose kind is a name, with what tables depend on: how many outputs it has, and whether it sums."""
+    """A `StepShape` with the name of its kind.
+
+    Attributes:
+        kind, width, flows: as in `StepShape`.
+        outputs: the number of outputs.
+        is_sum: whether it is a reduction.
+    """
 
     kind: KindName
     width: int
@@ -35,26 +41,28 @@ class SavedStep:
 
 @dataclass(frozen=True)
 class Content:
-    """A `PlanStatic` as it is saved. Kinds in phases are names.
+    """The saved form of a `PlanStatic`. Kinds in phases are names.
 
     Attributes:
         function: the name of the function that made the plan.
-        version: of jitbatch and JAX.
-        granularity: of the graphs it was made of.
+        version: the versions of jitbatch and JAX.
+        granularity: the granularity of its graphs.
         executor, reason, out, out_arenas: as in `PlanStatic`.
         shared: descriptions of the leaves of the shared arguments.
         parts: the name and the axis of each part of the arguments.
-        layout, layout_trees, positional: how they make up the arguments: the name and the number of parts of each
-            argument, and its tree.
+        layout: the name and the number of parts of each argument.
+        layout_trees: the tree of each argument.
+        positional: the number of positional arguments.
         orders: a dict with the keys of each mapping in the shared arguments, in their order (see `util/key_order`).
         capacity: the exemplars and the sizes.
-        graphs: for each exemplar a digest of what it computes.
+        graphs: for each exemplar, a digest of its graph.
         is_split: as in `Types`.
         arenas: the arenas.
-        phases, steps: what the fused executor runs, or what the dispatch executor runs.
-        out_trees: the trees of results: numbers of exemplars, which return such a tree, and after them of `trees`.
-        memory: the memory that it needs (see `execute/memory`).
-        program: a digest of the program: equal for plans that one program runs, whatever their exemplars.
+        phases, steps: the program of the fused or of the dispatch executor; the other is None.
+        out_trees: the trees of results, as indices into the exemplars' trees followed by `trees`.
+        trees: the trees of results that no exemplar has.
+        memory: the predicted memory (see `execute/memory`).
+        program: a digest of the program. Plans of one program have equal digests, whatever their exemplars.
     """
 
     function: str

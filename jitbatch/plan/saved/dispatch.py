@@ -38,14 +38,14 @@ def _load(
 
 
 def _check_sizes(content: Content) -> None:
-    """Refuse sizes that no plan has."""
+    """Raises `PlanError` for sizes of steps that no plan has."""
     for step in content.steps or ():
         check(step.width >= 1 and step.outputs >= 0, "the size of a step")
         check(len(step.flows) == step.kind.rows, "the operands of a step")
 
 
 def _check_tables(content: Content, plan_tables: Any, tables: TableChecks) -> None:
-    """Refuse tables that are not those of such steps."""
+    """Raises `PlanError` if tables do not fit the steps."""
     steps: Any = content.steps
     check(plan_tables.keys() == {"operands", "starts", "counts"}, "the tables of steps")
     operands, starts = plan_tables["operands"], plan_tables["starts"]
@@ -68,7 +68,7 @@ def _check_tables(content: Content, plan_tables: Any, tables: TableChecks) -> No
 
 
 def _check_kinds(steps: Sequence[tuple[Kind, SavedStep]], arenas: Sequence[ArenaShape], tables: Tables) -> None:
-    """Refuse steps whose kinds read or write other classes of values than there are arenas for."""
+    """Raises `PlanError` if the kinds of steps do not fit the arenas."""
     fits = shared_fit(arenas, tables)
     capacity = {arena.value_class: arena.capacity for arena in arenas}
     for kind, step in steps:

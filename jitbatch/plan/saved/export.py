@@ -1,9 +1,8 @@
-"""Programs that are exported by `jax.export` and take plans: how JAX saves the static parts of their arguments.
+"""Serialization of plans in programs that `jax.export` exports.
 
-JAX saves an exported program together with the trees of its arguments and results, and asks here for everything in
-these that is not an array: it is saved as data alone, as in files of plans (see `plan/saved/plans`). The program
-refuses, as any exported program does, an argument whose tree is not equal to the saved one; so a plan is for it if its
-static part is for the same program.
+JAX saves an exported program with the trees of its arguments and results. This module registers functions that save the
+static parts of these trees as plain data, as in files of plans (see `plan/saved/plans`). An exported program accepts
+only arguments whose tree equals the saved one. So it accepts the plans whose static part is for the same program.
 """
 
 from collections.abc import Callable
@@ -25,8 +24,10 @@ from jitbatch.util.static import Static
 
 
 class ExportedOutlines(Interned[Any]):
-    """The nestings of ragged results that were known when a program was exported: the first of those that are known
-    where it is called."""
+    """The nestings of ragged results that were known at export.
+
+    They equal every table of nestings that begins with them, such as that of the function that calls the program.
+    """
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ExportedOutlines):
@@ -62,7 +63,7 @@ def _save_layout(layout: Layout) -> bytes:
 
 
 def _nested(tables: Any) -> Any:
-    """Tables in dicts and tuples as data: a table is its shape, under a key that no dict of tables has."""
+    """Converts a tree of table shapes to data. A shape is a dict with the key "", which no dict of tables has."""
     if isinstance(tables, dict):
         return {name: _nested(own) for name, own in tables.items()}
     if isinstance(tables, tuple):

@@ -1,8 +1,8 @@
-"""The bytes of a saved plan: a zip of NumPy arrays and a JSON text, with a checksum over all of it.
+"""The file format of a saved plan: a zip with NumPy arrays, JSON texts and a checksum.
 
-Nothing is compressed, so nothing in a file is larger than the file. The checksum, of SHA-256, is the end of the zip's
-comment: it is compared before anything is read. The text says what the arrays are, and no array is made before there
-are that many bytes. Any tool opens the zip, and `numpy.load` what all arrays of a dtype hold, one after the other.
+Members are not compressed, so no member is larger than the file. The SHA-256 checksum is the end of the zip's comment;
+it is verified before anything else is read. The JSON text describes the arrays, and an array is made only if the file
+has enough bytes for it. Each `.npy` member holds all arrays of one dtype, one after the other; `numpy.load` reads it.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ FORMAT = "jitbatch plan"
 VERSION = 1
 
 MAX_BYTES = 2**32
-"""How large a file may be."""
+"""The largest size of a file."""
 
 _SEAL = b"sha256:"
 _DIGITS = 64
 _TEXTS = ("plan.json", "static.json")
-_DATE = (1980, 1, 1, 0, 0, 0)  # one plan is one file, whenever it is written
+_DATE = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal plans make equal files
 
 
 def digest(content: bytes) -> str:
@@ -43,7 +43,13 @@ def digest(content: bytes) -> str:
 
 
 def pack(about: Any, static: bytes, arrays: Sequence[Any]) -> bytes:
-    """A file of arrays and of what is said about them: all arrays of one dtype are one after the other."""
+    """Returns the bytes of a file.
+
+    Args:
+        about: JSON data about the arrays.
+        static: the text of the static part.
+        arrays: the arrays. Arrays of one dtype are stored one after the other.
+    """
     described = []
     parts: dict[str, list[np.ndarray]] = {}
     for array in arrays:
@@ -69,14 +75,14 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _stored(dtype: Any) -> np.dtype:
-    """How elements of a dtype are stored: random keys, and dtypes that NumPy does not know, as words."""
+    """Returns the dtype in the file. Random keys, and dtypes that NumPy does not know, are stored as unsigned words."""
     if compat.is_prng_key(dtype):
         return np.dtype(np.uint32)
     return np.dtype(dtype) if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
 def unpack(content: bytes) -> tuple[Any, bytes, list[Any]]:
-    """What was packed; `PlanError` for any other bytes."""
+    """Returns the arguments of `pack` from its result. Raises `PlanError` for any other bytes."""
     if not content.startswith(b"PK") or not content[:-_DIGITS].endswith(_SEAL):
         raise PlanError(
             "this is not a plan that `plan.save` or pickle has written, or its end is missing: save the plan again"
@@ -87,7 +93,7 @@ def unpack(content: bytes) -> tuple[Any, bytes, list[Any]]:
         return _unpack(content)
     except PlanError:
         raise
-    except Exception as error:  # zipfile raises whatever its parts do
+    except Exception as error:  # zipfile raises errors of many types
         damaged(f"{type(error).__name__}: {str(error)[:100]}")
 
 
@@ -114,8 +120,8 @@ def _unpack(content: bytes) -> tuple[Any, bytes, list[Any]]:
 
 
 def _arrays(described: Any, contents: dict[str, bytes]) -> list[Any]:
-    """The arrays that the text describes, cut out of the members."""
-    # An .npy begins with a header of its own, for others who read it: 10 bytes, of which the last two are its length.
+    """Returns the described arrays from the members of the zip."""
+    # An .npy begins with 10 bytes, of which the last two are the length of the header that follows.
     position = {name: 10 + int.from_bytes(content[8:10], "little") for name, content in contents.items()}
     arrays = []
     for one in described if isinstance(described, list) else damaged("arrays are a list"):
@@ -150,7 +156,7 @@ def _array_of(words: np.ndarray, dtype: Any, shape: Sequence[int]) -> Any:
 
 
 def write(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file as a whole or not at all: another that is there is replaced once this one is complete."""
+    """Writes a file completely or not at all. An existing file is replaced when the new one is complete."""
     if len(content) > MAX_BYTES:
         raise PlanError(f"the plan takes {len(content)} bytes, and a file up to {MAX_BYTES}. Plan smaller minibatches")
     target = Path(path)
@@ -166,7 +172,7 @@ def write(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file, if it is one and has not more than there can be."""
+    """Returns the bytes of a file. Raises `PlanError` if it is not a regular file, or too large."""
     with open(path, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:

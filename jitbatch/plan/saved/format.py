@@ -1,19 +1,22 @@
-"""How what an executor runs is saved: to save plans of a further executor, write a `ProgramFormat` of it and add it to
-`FORMATS` in `plan/saved/plans`."""
+"""The saved form of an executor's programs.
+
+To save plans of another executor, write a `ProgramFormat` and add it to `FORMATS` in `plan/saved/plans`.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
 class ProgramFormat(NamedTuple):
-    """A program in a saved plan.
+    """The functions that save and load the programs of an executor.
 
     Attributes:
-        field: the field of `Content` that holds it.
+        field: the field of `Content` for the program.
         save: from a program and `Names` to data with names in place of kinds.
-        load: from a checked `Content`, what puts kinds in the place of names, sizes, arenas and `Tables` to a program.
-        check_sizes: refuses a `Content` with sizes that no plan has.
-        check_tables: refuses the tables of a plan that are not those of its content.
+        load: from a checked `Content`, a function that replaces names by kinds, `Sizes`, arenas and `Tables` to a
+            program.
+        check_sizes: raises `PlanError` for a `Content` with sizes that no plan has.
+        check_tables: raises `PlanError` if the tables of a plan do not fit its `Content`.
     """
 
     field: str

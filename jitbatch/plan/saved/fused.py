@@ -1,4 +1,4 @@
-"""Fused programs in saved plans."""
+"""Programs of the fused executor in saved plans."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from jitbatch.util import compat
 from jitbatch.util.errors import PlanError
 
 HEADROOM = 16
-"""Sums of one loop have room for as many terms as the longest of all of them, with headroom of its own."""
+"""The largest ratio of `Block.longest` to the number of terms. `longest` is the largest reduction with headroom."""
 
 
 def _save(program: FusedProgram, names: Names) -> Any:
@@ -36,7 +36,7 @@ def _load(
 
 
 def _check_sizes(content: Content) -> None:
-    """Refuse sizes that no plan has."""
+    """Raises `PlanError` for sizes of phases that no plan has."""
     phases: Any = content.phases
     arenas = content.arenas
     classes = [class_named(arena.value_class) for arena in arenas]
@@ -59,7 +59,7 @@ def _check_sizes(content: Content) -> None:
 
 
 def _blocks(phases: Sequence[Any]) -> Iterator[tuple[Any, Block, tuple[int, ...], tuple[int, ...]]]:
-    """The blocks of all phases in order, with the arenas of operands and of outputs."""
+    """Yields the phase and block of each type in order, with the arenas of operands and outputs."""
     for phase in phases:
         if isinstance(phase, SingleShape):
             yield phase, phase.block, phase.reads, phase.writes
@@ -89,7 +89,7 @@ def _check_loop(loop: LoopShape, is_float: Sequence[bool]) -> None:
 
 
 def _check_tables(content: Content, plan_tables: Any, tables: TableChecks) -> None:
-    """Refuse tables that are not those of such phases."""
+    """Raises `PlanError` if tables do not fit the phases."""
     phases: Any = content.phases
     check(len(plan_tables) == len(phases), "tables for each phase")
     for phase, table in zip(phases, plan_tables, strict=True):
@@ -142,7 +142,7 @@ def _check_loop_tables(loop: LoopShape, table: Any, capacity: Sequence[int], tab
 
 
 def _check_edges(loop: LoopShape, table: Any, place: int, capacity: Sequence[int], tables: TableChecks) -> None:
-    """The tables of an arena in a loop."""
+    """Checks the tables of an arena in a loop."""
     rows, edges, pairs = capacity[place], loop.edge_rows[place], loop.pair_rows[place]
     if tables.check_missing(table["edge_of_row"], edges > 0, "edge rows"):
         tables.check(table["edge_of_row"], (rows,), edges + pairs, "the edge row of a row")
@@ -165,7 +165,7 @@ def _check_edges(loop: LoopShape, table: Any, place: int, capacity: Sequence[int
 
 
 def _check_blocks(program: FusedProgram, arenas: Sequence[ArenaShape], tables: Tables) -> None:
-    """Refuse a program whose kinds read or write other classes of values than its arenas have."""
+    """Raises `PlanError` if the kinds of a program do not fit its arenas."""
     fits = shared_fit(arenas, tables)
     for _, block, reads, writes in _blocks(program.phases):
         fits &= block.kind.is_variadic == bool(block.terms)

@@ -1,10 +1,10 @@
-"""Plans that are saved: data, and names for everything that is not.
+"""Saving and loading of plans.
 
-A saved plan holds its tables and input rows, and its static part in terms of names (see `plan/capacity`), as a file
-that is data alone (see `plan/saved/file`). Pickle carries the bytes of that file. Loading runs nothing: it compares the
-checksum and checks that sizes, tables and rows fit together. The first `f.batch(shared, plan)` records the exemplars,
-checks that everything that has a name is there, and puts the static part together again. Trees of results are those
-that the exemplars return; only others are saved.
+A saved plan holds its tables and input rows, and its static part with names in place of ids (see `plan/capacity`). The
+file holds only data (see `plan/saved/file`). A pickle of a plan holds the bytes of this file. Loading runs no code from
+the file: it verifies the checksum, and checks that sizes, tables and rows fit together. The first
+`f.batch(shared, plan)` records the exemplars, checks that all names exist, and rebuilds the static part. The trees of
+results come from the exemplars; only other trees are saved.
 """
 
 import hashlib
@@ -43,21 +43,21 @@ from jitbatch.util.key_order import sorted_tree
 from jitbatch.util.packed import pack
 
 FORMATS = {"fused": FUSED_FORMAT, "dispatch": DISPATCH_FORMAT}
-"""By the names of executors. Plans of others cannot be saved."""
+"""The formats, by the names of executors. Plans of other executors cannot be saved."""
 
 P = TypeVar("P")
-"""A plan: `Plan` itself saves and loads itself by what is here."""
+"""A `Plan`. The class imports this module, so it is not named here."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SavedStatic:
-    """The static part of a plan that was loaded.
+    """The static part of a loaded plan.
 
     Attributes:
-        content: what was saved.
-        text: the same as bytes, which are saved again as they are.
-        digest: of `text`.
-        objects: values in samples that are not data, which only pickle carries.
+        content: the saved content.
+        text: the content as bytes. Saving the plan again writes these bytes.
+        digest: the digest of `text`.
+        objects: the values in samples that are not data; only a pickle has them.
     """
 
     content: Content
@@ -90,7 +90,7 @@ class SavedStatic:
         )
 
     def check(self, function: str, shared_key: Any) -> None:
-        """Refuse another function, version or kind of shared arguments."""
+        """Raises `PlanError` for another function, version or kind of shared arguments."""
         if self.function != function:
             raise PlanError(
                 f"the plan was made by `{self.function}`, not by `{function}`: a plan is run by the function that "
@@ -125,7 +125,7 @@ class SavedStatic:
         return f"<saved {self.executor} program of {self.function}: {sizes}>"
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, PlanStatic):  # as where `jax.export` compares the plan of a call with the one it has saved
+        if isinstance(other, PlanStatic):  # `jax.export` compares the plan of a call with the saved one
             other = saved_static(other)
         return isinstance(other, SavedStatic) and self.content.program == other.content.program
 
@@ -134,12 +134,12 @@ class SavedStatic:
 
 
 def version() -> str:
-    """What plans are made by."""
+    """Returns the versions of jitbatch and JAX."""
     return f"jitbatch {__version__} with jax {jax.__version__}"
 
 
 def name_of(owner: Any) -> str:
-    """The name of a batched function."""
+    """Returns the qualified name of a batched function."""
     return getattr(owner.__wrapped__, "__qualname__", type(owner.__wrapped__).__qualname__)
 
 
@@ -152,7 +152,12 @@ def _described(shared_key: Any) -> tuple[str, ...]:
 
 
 def to_bytes(plan: Any, objects: list[Any] | None) -> bytes:
-    """A plan as a file; values that are not data are put into a list, if there is one."""
+    """Returns a plan as the bytes of a file.
+
+    Args:
+        plan: the plan.
+        objects: a list that receives the values that are not data; None to raise `PlanError` for them.
+    """
     static: Any = plan.static
     if not isinstance(static, SavedStatic):
         text = _content_of(static, objects).to_bytes()
@@ -189,7 +194,7 @@ _saved_statics = Cache(256)
 
 
 def saved_static(static: PlanStatic | SavedStatic) -> SavedStatic:
-    """The static part of a plan as it is saved; values in samples that are not data are beside it."""
+    """Returns the saved form of a static part. Values in samples that are not data are in its `objects`."""
     return static if isinstance(static, SavedStatic) else _saved_statics.get_or_make(static, lambda: _save(static))
 
 
@@ -201,7 +206,7 @@ def _save(static: PlanStatic) -> SavedStatic:
 
 
 def data_of(static: SavedStatic) -> bytes:
-    """The static part of a plan as data alone."""
+    """Returns a static part as plain data. Raises `PlanError` if it has objects that are not data."""
     if static.objects:
         raise PlanError(
             "the plan was unpickled, and holds values that are not data: plan again, and save that, which names them"
@@ -210,7 +215,7 @@ def data_of(static: SavedStatic) -> bytes:
 
 
 def _opened(tree: Any) -> Any:
-    """A tree whose leaves are numbers."""
+    """Returns a pytree of this structure with zeros as leaves."""
     return tree.unflatten([0] * tree.num_leaves)
 
 
@@ -260,7 +265,7 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
 
 
 def _program_digest(content: Content, out_trees: Sequence[Any]) -> str:
-    """What is equal for plans of one program: others may have been its exemplars, or have named its cells."""
+    """Returns a digest that is equal for plans of one program. Exemplars and cell names do not count."""
     none = Trees.of([], "", None)
     bare = replace(
         content, reason="", graphs=(), out_trees=(), trees=none,
@@ -271,14 +276,14 @@ def _program_digest(content: Content, out_trees: Sequence[Any]) -> str:
 
 
 def _recorded_trees(exemplars: Sequence[Graph], out: str) -> list[Any]:
-    """The trees that the exemplars return, or those of their items, None for no item."""
+    """Returns the trees of the exemplars' results; for `out="ragged"`, of their items, or None without items."""
     if out == "ragged":
         return [graph.items.trees[0] if graph.items.trees else None for graph in exemplars]
     return [graph.out_tree for graph in exemplars]
 
 
 def _graph_digest(graph: Graph, names: Names) -> str:
-    """What tells whether a sample still computes the same, of the same cells, and returns it in the same tree."""
+    """Returns a digest of a graph: its kinds, shared values, edges, constants and result tree."""
     kinds = [names.of_kind(graph.tables.kinds[number]) for number in graph.kind.tolist()]
     shared = [names.of_shared(number) for number in graph.shared_rows.tolist()]
     reads = [part.tolist() for part in (graph.inputs, graph.operand_start, graph.operands, graph.outputs)]
@@ -288,7 +293,7 @@ def _graph_digest(graph: Graph, names: Names) -> str:
 
 
 def _tree_name(tree: Any) -> list[Any]:
-    """A tree in terms that are the same in every process: the classes of its nodes, and the keys of dicts."""
+    """Describes a tree by the class names of its nodes and the keys of dicts, which are equal in every process."""
     nodes, remaining = [], [sorted_tree(tree)]
     while remaining:
         part = remaining.pop()
@@ -308,18 +313,23 @@ def _saved_arena(arena: ArenaShape, names: Names) -> SavedArena:
 
 
 def from_bytes(content: bytes, objects: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """The parts of the plan of a file, or of a pickle, which has values that are not data as well."""
+    """Returns the fields of the plan in a file or a pickle.
+
+    Args:
+        content: the bytes of the file.
+        objects: the values in a pickle that are not data; None for a file.
+    """
     about, text, arrays = file.unpack(content)
     try:
         return _parts_of(about, text, arrays, objects)
     except PlanError:
         raise
-    except Exception as error:  # a file may say anything
+    except Exception as error:  # a forged file may cause errors of any type
         damaged(f"{type(error).__name__}: {str(error)[:100]}")
 
 
 def static_of(text: bytes) -> SavedStatic:
-    """The static part of a plan that was saved as this."""
+    """Returns the static part of a plan from its saved text."""
     digest = file.digest(text)
     return _statics.get_or_make(digest, lambda: SavedStatic(_checked(text), text, digest))
 
@@ -348,10 +358,10 @@ def _parts_of(about: Any, text: bytes, arrays: Sequence[Any], objects: tuple[Any
 
 
 _statics = Cache(256)
-"""Static parts that were loaded, by their digest: those of equal plans are read and checked once."""
+"""The loaded static parts, by digest. Equal static parts are read and checked once."""
 
 _outlines = Cache(256)
-"""Nestings of ragged results: one object for equal ones, so that restored plans are for one program."""
+"""The nestings of ragged results. Equal nestings are one object, so that loaded plans share a program."""
 
 
 def _checked(text: bytes) -> Content:
@@ -367,7 +377,7 @@ def _checked(text: bytes) -> Content:
 
 
 def _arrays_of(about: Any, arrays: Sequence[Any]) -> Any:
-    """Arrays in dicts and tuples, given their numbers."""
+    """Replaces the indices in nested dicts and lists by arrays; lists become tuples."""
     if isinstance(about, dict):
         return {name: _arrays_of(one, arrays) for name, one in about.items()}
     if isinstance(about, list):
@@ -393,7 +403,7 @@ _calls = Cache(256)
 
 
 def call_of(static: SavedStatic) -> Arguments:
-    """How the function was called for a plan; asked whenever the plan is run."""
+    """Returns the layout of the arguments of a loaded plan. It is cached, since every run of the plan needs it."""
 
     def load() -> Arguments:
         content = static.content
@@ -410,7 +420,14 @@ def call_of(static: SavedStatic) -> Arguments:
 
 
 def attach(plan: P, owner: Any, shared_key: Any, tables: Tables, record: Callable[[Any], Graph]) -> P:
-    """A restored plan in terms of the tables of a function, whose exemplars `record` records if they are new."""
+    """Returns a loaded plan with a `PlanStatic` for the tables of a function.
+
+    Args:
+        plan: the loaded plan.
+        owner, shared_key: the function, and the key of its shared arguments.
+        tables: the tables of the function.
+        record: returns the graph of an exemplar; it records new structures.
+    """
     given: Any = plan
     saved = given.static
     key = saved.digest, saved.objects
@@ -433,7 +450,7 @@ def _attached(
     capacity = replace(content.capacity, exemplars=replace(exemplars, objects=saved.objects))
     sizes = sizes_of(capacity, tables, record)
     types = types_of(sizes.profile, sizes.exemplars, content.is_split, tuple(sizes.nodes))
-    names = Names(tables)  # also of the kinds that cells are split into
+    names = Names(tables)  # includes the kinds of the parts of split cells
     if content.graphs != tuple(_graph_digest(graph, names) for graph in sizes.exemplars):
         raise PlanError(f"what was saved does not fit: {CHANGED}")
     arenas = tuple(_arena(arena, names) for arena in content.arenas)

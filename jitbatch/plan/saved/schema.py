@@ -1,4 +1,4 @@
-"""Dataclasses as JSON, by their type hints: every field is there, has its type, and no size is absurd."""
+"""Dataclasses as JSON, checked by their type hints: all fields are present, have their types, and are in range."""
 
 import functools
 import types
@@ -13,17 +13,17 @@ from jitbatch.plan.saved.trees import Trees
 from jitbatch.plan.saved.values import damaged
 
 MAX_SIZE = 2**26
-"""How large a number in a file may be: sizes are of rows, rounds and the like, and decide what is allocated."""
+"""The largest number in a file. Sizes of rows, rounds and so on determine the allocated memory."""
 
 LEAST = -64
-"""The least number: an axis that is counted from the end."""
+"""The smallest number in a file. Negative numbers are axes counted from the end."""
 
 MAX_DEPTH = 8
-"""How deep names are nested at most."""
+"""The largest nesting depth of names."""
 
 
 class KindName(NamedTuple):
-    """The name of a kind of node: the digest of its cell, and the names of what it is bound to, `()` for a row."""
+    """The name of a node kind: the digest of its cell, and for each operand the name of a shared value, or `()`."""
 
     cell: str
     binding: tuple[Any, ...]
@@ -34,7 +34,7 @@ class KindName(NamedTuple):
 
 
 def to_data(value: Any) -> Any:
-    """A value of dataclasses, tuples, mappings, numbers and texts as JSON."""
+    """Converts nested dataclasses, tuples, mappings, numbers and texts to JSON data."""
     if isinstance(value, Trees):
         return value.to_data()
     if is_dataclass(value):
@@ -47,7 +47,16 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(hint: Any, data: Any, where: str = "it") -> Any:
-    """The value of a type that was encoded; an error that says where it is something else."""
+    """Converts JSON data to a value of a type. The inverse of `to_data`.
+
+    Args:
+        hint: the type hint.
+        data: the JSON data.
+        where: the place of the data, for the error message.
+
+    Raises:
+        PlanError: the data has another type, or a number is out of range.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in (Any, Hashable):
         return _name(data, where)
@@ -98,7 +107,7 @@ def _items(hints: tuple[Any, ...], data: Any, where: str) -> list[Any]:
 
 
 def _alternative(hints: tuple[Any, ...], data: Any, where: str) -> Any:
-    """The type among several that data look like: None, a dataclass with these fields, or anything else."""
+    """Returns the alternative of a union that fits the data: None, a dataclass with its fields, or another type."""
     for hint in hints:
         if hint is types.NoneType:
             matches = data is None
@@ -114,7 +123,7 @@ def _alternative(hints: tuple[Any, ...], data: Any, where: str) -> Any:
 
 
 def _name(data: Any, where: str, depth: int = 0) -> Any:
-    """A name that is the same in every process: numbers and texts, in tuples."""
+    """Converts data to a name: numbers and texts in nested tuples."""
     if isinstance(data, list) and depth < MAX_DEPTH:
         return tuple(_name(one, where, depth + 1) for one in data)
     if type(data) not in (int, str):
@@ -123,12 +132,12 @@ def _name(data: Any, where: str, depth: int = 0) -> Any:
 
 
 def with_names(value: Any, names: Any) -> Any:
-    """A kind, or phases, with names in place of kinds."""
+    """Replaces the kinds in a value, such as phases, by their names."""
     return replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))
 
 
 def replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Nested dataclasses and tuples, with every instance of a class changed."""
+    """Applies `change` to every instance of the class `kind` in nested dataclasses and tuples."""
     if isinstance(value, kind):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,8 +1,8 @@
 """Pytrees as JSON: samples without their data, and the trees of arguments and results.
 
-A tree is a list of numbers, its nodes from the root down and from the left to the right; the numbers refer to a table
-of the different nodes. So trees may be as deep as they like, and JSON is not. What instances of classes are made of is
-looked at when a tree is opened, not when it is read.
+A tree is a list of indices into a table of distinct nodes. The list has the tree's nodes in preorder, children from
+left to right. So the depth of a tree is not limited by the depth of JSON. The contents of class instances are decoded
+when a tree is opened, not when it is read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,12 +39,12 @@ _SEQUENCES: dict[str, Callable[..., Any]] = {"tuple": tuple, "list": list}
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Some trees as data.
+    """A sequence of trees as data.
 
     Attributes:
-        nodes: the different nodes, each a list that begins with what it is.
-        walks: the numbers of the nodes of each tree.
-        objects: values in the nodes that are not data, which only pickle carries.
+        nodes: the distinct nodes. A node is a list that begins with the name of its type.
+        walks: for each tree, the indices of its nodes in preorder.
+        objects: the values in the nodes that are not data; only a pickle has them.
     """
 
     nodes: tuple[Any, ...]
@@ -53,11 +53,12 @@ class Trees:
 
     @staticmethod
     def of(trees: Iterable[Any], what: str, objects: list[Any] | None = None) -> "Trees":
-        """Trees whose leaves are numbers or `jax.ShapeDtypeStruct`.
+        """Encodes trees whose leaves are numbers or instances of `jax.ShapeDtypeStruct`.
 
         Args:
-            what: is named in the error for a part that cannot be saved.
-            objects: where parts are put that are not data, if there is such a place.
+            trees: the trees.
+            what: the name of a tree, for the error message.
+            objects: a list that receives the parts that are not data; None to raise `PlanError` for them.
         """
         nodes: dict[str, int] = {}
         described: list[Any] = []
@@ -85,7 +86,7 @@ class Trees:
 
     @staticmethod
     def from_data(data: Any, objects: Sequence[Any] = ()) -> "Trees":
-        """Trees that fit together; instances of classes are not looked at yet."""
+        """Decodes and checks trees. The contents of class instances are not decoded yet."""
         if not isinstance(data, dict) or data.keys() != {"nodes", "trees"}:
             damaged("trees are nodes and their order")
         if not isinstance(data["nodes"], list) or not isinstance(data["trees"], list):
@@ -102,23 +103,26 @@ class Trees:
         return Trees(tuple(data["nodes"]), tuple(map(tuple, data["trees"])), tuple(objects))
 
     def leaf_counts(self) -> list[int]:
-        """How many leaves each tree has."""
+        """Returns the number of leaves of each tree."""
         is_leaf = [node[0] in _NUMBERS or node[0] == "array" for node in self.nodes]
         return [sum(is_leaf[number] for number in walk) for walk in self.walks]
 
     @property
     def is_plain(self) -> bool:
-        """Whether opening the trees calls no function that a class is registered by."""
+        """Whether the trees can be opened without calling functions of classes that are registered with JAX."""
         return all(node[0] != "node" for node in self.nodes)
 
     def open(self) -> tuple[Any, ...]:
-        """The trees themselves. This runs the functions that classes are registered with JAX by: not for when a file is
-        read."""
+        """Returns the trees.
+
+        This calls the unflattening functions of classes that are registered with JAX. Do not call it while a file is
+        read.
+        """
         try:
             return self._open()
         except PlanError:
             raise
-        except Exception as error:  # of whatever class registered with JAX
+        except Exception as error:  # from a class registered with JAX
             raise PlanError(f"a saved tree cannot be put together again: {CHANGED}") from error
 
     def _open(self) -> tuple[Any, ...]:
@@ -146,7 +150,7 @@ def structures(trees: Trees) -> tuple[Any, ...]:
 
 
 def _describe(part: Any, objects: list[Any] | None) -> tuple[list[Any], list[tuple[str, Any]]]:
-    """What a node is, without its children; these, with how each is reached."""
+    """Returns the description of a node without its children, and the children, each with the text of its key."""
     kind = type(part)
     if kind in NUMBERS:
         return [kind.__name__], []
@@ -178,8 +182,11 @@ def _describe(part: Any, objects: list[Any] | None) -> tuple[list[Any], list[tup
 
 
 def _field_names(part: Any, children: list[Any]) -> list[str] | None:
-    """The fields of a dataclass that are its children, if another instance with the same fields is the same node: what
-    else a library tells JAX of it, as Equinox does of its modules, is then not needed."""
+    """Returns the names of the fields of a dataclass that are its children.
+
+    Returns None unless a new instance with the same fields has the same tree structure. If it has, the auxiliary data
+    that a library registers with JAX (as Equinox does for its modules) need not be saved.
+    """
     with_paths = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda one: one is not part)[0]
     names = [path[0].name for path, _ in with_paths if hasattr(path[0], "name")]
     own = getattr(part, "__dict__", {})
@@ -221,7 +228,7 @@ def _refusal(error: Exception, what: str, path: Any) -> PlanError:
 
 
 def _arity(node: Any) -> int:
-    """How many children a node has; an error for what is no node."""
+    """Returns the number of children of a node. Raises `PlanError` for data that is not a node."""
     match node:
         case [str(name)] if name in _NUMBERS or name == "none":
             return 0
@@ -241,7 +248,7 @@ def _arity(node: Any) -> int:
 
 
 def _maker(node: Any, objects: Sequence[Any]) -> Callable[[list[Any]], Any]:
-    """A function that makes a node from its children."""
+    """Returns a function from the children of a node to the node."""
     match node:
         case ["array", shape, name, weak]:
             array = jax.ShapeDtypeStruct(tuple(shape), dtype_named(name), weak_type=weak)

@@ -1,8 +1,8 @@
-"""Python values as JSON: what `Static` holds, keys of dicts, and the fields of classes that JAX takes apart.
+"""Python values as JSON: the values of `Static`, keys of dicts, and the fields of classes in pytrees.
 
-Numbers, texts, containers and NumPy scalars are data. A class is a name, looked up among the classes that the program
-has defined already: nothing is imported, and no function is named, so a file cannot choose what is called. Any other
-value is refused, or, where pickle carries it, put aside as an object of its own.
+Numbers, texts, containers and NumPy scalars are data. A class is saved as a name, which is looked up among the classes
+that the program has already defined. Nothing is imported, and a file cannot name functions, so it cannot choose which
+code runs. Other values raise an error in a file; a pickle stores them as separate objects.
 """
 
 import enum
@@ -24,7 +24,7 @@ from jitbatch.util.errors import PlanError
 CHANGED = "the function, its shared arguments or the release of JAX differ from those it was saved with. Plan again"
 
 MAX_ELEMENTS = 2**31
-"""How many elements an array in a saved sample has at most. No such array is made, but sizes follow from it."""
+"""The largest number of elements of an array in a saved sample. The array is not allocated, but sizes depend on it."""
 
 MAX_AXES = 32
 
@@ -37,7 +37,7 @@ _BITS = {"float": "<d", "complex": "<dd"}
 
 
 def check_shape(shape: Sequence[Any]) -> None:
-    """Refuse what is not the shape of an array."""
+    """Raises `PlanError` if this is not the shape of an array, or is too large."""
     if len(shape) > MAX_AXES or not all(type(size) is int and size >= 0 for size in shape):
         damaged("the shape of an array")
     if math.prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
@@ -52,12 +52,12 @@ def damaged(what: str) -> NoReturn:
 
 
 def dumps(data: Any) -> str:
-    """The one text for some data."""
+    """Returns the canonical JSON text of data."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def loads(text: str | bytes) -> Any:
-    """What a text says; an error for whatever `dumps` does not write."""
+    """Returns the data of a JSON text. Raises `PlanError` for duplicate keys, NaN, infinities, and malformed text."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -82,8 +82,11 @@ def class_name(kind: type) -> str:
 
 
 def find_class(name: Any) -> type:
-    """The class of this name, in a module that is loaded. Runs nothing: a module's or class's `__getattr__` is not
-    asked."""
+    """Returns the class of this name, in a loaded module. It runs no code, also no `__getattr__` of modules or classes.
+
+    Raises:
+        PlanError: there is no such class.
+    """
     module, _, qualified = str(name).partition(":")
     found: Any = sys.modules.get(module)
     for part in qualified.split("."):
@@ -97,7 +100,7 @@ def find_class(name: Any) -> type:
 
 
 def has_name(kind: type) -> bool:
-    """Whether a class can be found again by its name."""
+    """Whether `find_class` finds a class by its name."""
     try:
         return find_class(class_name(kind)) is kind
     except PlanError:
@@ -105,7 +108,7 @@ def has_name(kind: type) -> bool:
 
 
 def dtype_named(name: Any) -> Any:
-    """The dtype of this name, if arrays of JAX can have it."""
+    """Returns the dtype of this name. Raises `PlanError` if JAX arrays cannot have it."""
     try:
         found = compat.dtype_named(name) if isinstance(name, str) else None
     except (TypeError, ValueError, StopIteration):
@@ -116,7 +119,7 @@ def dtype_named(name: Any) -> Any:
 
 
 def _is_numeric(dtype: np.dtype) -> bool:
-    """Whether arrays of JAX can have a dtype, which NumPy's long floats, texts and objects cannot."""
+    """Whether JAX arrays can have a dtype. They cannot have NumPy's long floats, texts and objects."""
     return dtype == np.bool_ or (jnp.issubdtype(dtype, jnp.number) and hasattr(jnp, dtype.name))
 
 
@@ -124,10 +127,14 @@ def _is_numeric(dtype: np.dtype) -> bool:
 
 
 def encode_value(value: Any, objects: list[Any] | None) -> Any:
-    """A value as JSON: numbers and texts as they are, anything else as a list that begins with what it is.
+    """Encodes a value as JSON data.
+
+    None, booleans, integers and texts stay as they are. Any other value is a list that begins with the name of its
+    type.
 
     Args:
-        objects: where values that are not data are put; if there is no such place, they are refused by `NotData`.
+        value: the value.
+        objects: a list that receives values that are not data; None to raise `NotData` for them.
     """
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -171,7 +178,7 @@ def _encode_container(value: Any, kind: type, objects: list[Any] | None) -> list
 
 
 def _encode_named(value: Any, kind: type, objects: list[Any] | None) -> list[Any] | None:
-    """A member of an enumeration, a named tuple or a dataclass."""
+    """Encodes a member of an enumeration, a named tuple or a dataclass. Returns None for other values."""
     if isinstance(value, type) or not has_name(kind):
         return None
     if isinstance(value, enum.Enum):
@@ -193,7 +200,7 @@ def is_named_tuple(kind: type) -> bool:
 
 
 def decode_value(data: Any, objects: Sequence[Any]) -> Any:
-    """What was encoded. Makes instances without calling their classes."""
+    """Decodes a value. Instances are made without calling their classes."""
     if data is None or type(data) in (bool, int, str):
         return data
     if not isinstance(data, list) or not data or not isinstance(data[0], str):
@@ -222,7 +229,7 @@ def _make_named(kind: Any, is_tuple: bool, contents: list[Any]) -> Any:
 
 
 def make_instance(kind: Any, contents: Mapping[str, Any]) -> Any:
-    """An instance with these attributes, made without a call of its class."""
+    """Returns an instance with these attributes, without calling its class."""
     made = object.__new__(kind)
     for name, content in contents.items():
         object.__setattr__(made, name, content)
@@ -253,5 +260,5 @@ _DECODERS: dict[str, Callable[..., Any]] = {
     "dtype": lambda _, name: dtype_named(name),
     "type": lambda _, name: _TYPES[name],
     "enum": _enum,
-    "object": lambda objects, number: objects[number],  # of a pickle; a file has none
+    "object": lambda objects, number: objects[number],  # only in pickles
 }
