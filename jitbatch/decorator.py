@@ -47,7 +47,7 @@ METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "cache_info
 
 
 class Batched(Generic[P, R]):
-    """A decorated function: call it for one sample, or `.batch` it over many. Made by `jitbatch`."""
+    """A function decorated by `jitbatch`. Call it on one sample, or call `.batch` on many."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Batched(Generic[P, R]):
             self._check_owner(owner)
             self._checked = owner
         method: Any = self
-        is_bound = instance is not None and (self._is_method or instance is owner)  # the owner, of a class method
+        is_bound = instance is not None and (self._is_method or instance is owner)  # for a class method, the instance is the owner
         return BoundBatched(method, instance) if is_bound else self
 
     def _check_owner(self, owner: type | None) -> None:
@@ -366,7 +366,7 @@ class Batched(Generic[P, R]):
         """
         return self._planner.cache_info()
 
-    # Parts of the above
+    # Helpers
 
     @functools.cached_property
     def _attributes(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A batch, ready to be run by a program.
+    """A batch lowered to a program and its tables.
 
     Attributes:
         program: the static part.

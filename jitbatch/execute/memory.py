@@ -17,7 +17,7 @@ from jitbatch.util.compat import is_float
 
 @dataclass(frozen=True)
 class Memory:
-    """The predicted peak memory of running a plan, in bytes: parameters, tables, inputs and outputs included.
+    """The predicted peak memory of running a plan in bytes, with parameters, tables, inputs and outputs.
 
     Attributes:
         inference: bytes to compute the outputs.

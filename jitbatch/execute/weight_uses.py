@@ -282,8 +282,8 @@ def _evaluate(equation: Any, env: dict[Any, Any], shared: Sequence[Any] = (), is
 def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_atoms: Sequence[Any]) -> list[Any]:
     """Returns the equations in order, with those that read shared floats grouped into weight uses.
 
-    A sum is part of the weight uses that it adds, also if it adds shared values or row operands of the cell: all terms
-    of a sum have equal cotangents.
+    A sum of weight uses becomes one weight use with them, since all terms of a sum have equal cotangents. The sum may
+    also add shared values and row operands of the cell.
     """
     uses: dict[Any, int] = {}
     for atom in (*(a for eqn in equations for a in eqn.invars), *out_atoms):

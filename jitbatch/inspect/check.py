@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of `f.check(...)`: the worst differences from the plain loop, which were all within tolerance.
+    """The result of `f.check(...)`: the worst differences from the plain loop. All are within tolerance.
 
     Attributes:
         function: the name of the function.
@@ -105,7 +105,7 @@ def check(
         return results, gradients
 
     got, got_gradients = with_gradients(batched)
-    wanted = loop(None)  # arrays in place of Python's numbers might make a difference
+    wanted = loop(None)  # the original arguments: arrays in place of Python numbers may change the result
     _, wanted_gradients = with_gradients(loop)
     compare = partial(_difference, tolerance=tolerance, shortest=shortest)
     values = _worst_value(got, wanted, compare)

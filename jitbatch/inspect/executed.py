@@ -36,7 +36,7 @@ class Step:
 
 
 class Column(NamedTuple):
-    """A position in time: a phase, and in a loop a round."""
+    """A position in time: a phase and, in a loop, a round."""
 
     phase: int
     round: int | None

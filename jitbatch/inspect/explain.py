@@ -264,7 +264,7 @@ def _operations(groups: Sequence[Group], plan: Plan) -> int | None:
     return sum((group.calls or 0) * max(len(group.cell.cell.jaxpr.eqns), 1) for group in groups)
 
 
-# The rest
+# Other fields of a report
 
 
 def _choose(of_sample: Sequence[Sequence[int]]) -> int:

@@ -11,7 +11,7 @@ from jitbatch.util.caches import CacheInfo
 
 @dataclass(frozen=True)
 class PartReport:
-    """A cell, or the part of one that runs before, in or after a loop.
+    """A cell, or the part of a cell that runs before, in or after a loop.
 
     Attributes:
         name: `""` for a whole cell, else `"hoist"`, `"core"` or `"sink"`.
@@ -112,7 +112,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A position in time: a phase, and in a loop a round."""
+    """A position in time: a phase and, in a loop, a round."""
 
     phase: int
     round: int | None

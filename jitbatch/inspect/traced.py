@@ -21,7 +21,7 @@ class TracedSamples:
         self._has_warned = False
 
     def note(self, parts: Sequence[Part], function: str) -> None:
-        """Notes the mapped arguments of a call of `.batch`. Arrays of samples are ignored: their structure is fixed."""
+        """Notes the mapped arguments of a call of `.batch`, except arrays: `jax.jit` handles arrays of samples well."""
         samples = [part.value for part in parts if not isinstance(part.value, np.ndarray | jax.Array)]
         leaves, tree = jax.tree.flatten(samples)
         if self._has_warned or not any(map(compat.is_of_jit, leaves)):

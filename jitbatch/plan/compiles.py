@@ -31,7 +31,7 @@ Run = tuple[PlanStatic, tuple[int, ...]]
 
 
 class RecompileWarning(UserWarning):
-    """A function is compiled again and again."""
+    """Warns that a function is compiled repeatedly."""
 
 
 class _Watch:

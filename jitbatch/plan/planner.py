@@ -261,7 +261,7 @@ class Planner:
             "rooms": _total([rooms.info() for context in first for rooms in context.rooms], context_module.MAX_ROOMS),
         }
 
-    # Parts of the above
+    # Helpers
 
     @property
     def _name(self) -> str:
@@ -418,7 +418,7 @@ class Planner:
 
         if shards is None:
             return make(slice(None), request)
-        # An error names the sample among all samples.
+        # Check all outputs first, so that an error has the index of the sample in the whole batch.
         outputs_of(programs, context.tables, options.out, request.least.item)
         return plan_shards(make, split(len(batch.structures), shards), request)
 

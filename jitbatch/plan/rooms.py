@@ -50,7 +50,7 @@ class Rooms:
     def __init__(self, headroom_at_first: bool = False, known: Sequence[Room] = ()):
         self.hits = self.misses = 0
         self._headroom_at_first = headroom_at_first
-        self._rooms = list(known)  # the smallest first
+        self._rooms = list(known)  # in ascending order of nodes
         self._lock = threading.RLock()
 
     def info(self) -> CacheInfo:

@@ -271,7 +271,7 @@ class Jitted(Generic[P, R]):
             one if isinstance(one, str) else names[one] for one in ([value] if isinstance(value, int | str) else value)
         ]
 
-    # What a call does with samples
+    # Arrangements
 
     def _arrangement_for(self, call: Bound) -> Arrangement:
         with self._lock:
@@ -306,7 +306,7 @@ class Jitted(Generic[P, R]):
     def _kind_of(self, call: Bound, places: Iterable[Place]) -> Hashable:
         """Returns the kind of a call's arguments: static values, and the tree, shapes and dtypes of the others.
 
-        Samples are left out. Calls of one kind have the same uses.
+        Samples are left out. Calls of one kind are expected to have the same uses.
         """
         for place in places:
             if place.argument in call.arguments:

@@ -135,7 +135,7 @@ class Bound(NamedTuple):
         if len(self.args) > len(positional) and further is not None:
             args += self.arguments[further]
         elif len(self.args) > len(positional):
-            args += self.args[len(positional) :]  # too many: the function says so
+            args += self.args[len(positional) :]  # too many arguments: `fun` raises the error
         taken = {*positional, further} if len(self.args) > len(positional) else {*positional}
         return fun(*args, **{name: value for name, value in self.arguments.items() if name not in taken})
 

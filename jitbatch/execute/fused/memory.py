@@ -17,7 +17,7 @@ def memory_of_phases(phases: Sequence[Any], arena_sizes: Sequence[int], classes:
 
 
 def _versions(arena: int, phases: Sequence[Any]) -> int:
-    """Returns the number of copies of an arena that the backward pass keeps: one, and one per loop before a write."""
+    """Returns the number of copies of an arena for the backward pass: one, plus one per loop with a later write."""
     writes = [
         {place for places in phase.writes for place in places} if isinstance(phase, LoopShape) else set(phase.writes)
         for phase in phases

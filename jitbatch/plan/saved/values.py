@@ -154,7 +154,7 @@ def encode_value(value: Any, objects: list[Any] | None) -> Any:
 
 
 class NotData(Exception):
-    """A value cannot be saved as data."""
+    """Raised for a value that cannot be saved as data."""
 
     def __init__(self, value: Any):
         super().__init__(value)
