@@ -116,7 +116,7 @@ class Batched(Generic[P, R]):
             self._check_owner(owner)
             self._checked = owner
         method: Any = self
-        is_bound = instance is not None and (self._is_method or instance is owner)  # for a class method, the instance is the owner
+        is_bound = instance is not None and (self._is_method or instance is owner)  # class method
         return BoundBatched(method, instance) if is_bound else self
 
     def _check_owner(self, owner: type | None) -> None:
