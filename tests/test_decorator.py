@@ -107,7 +107,7 @@ def test_the_public_names() -> None:
     assert sorted(package.__all__) == [
         "Batched", "CacheInfo", "Capacity", "JitbatchError", "Jitted", "Keys", "Plan", "Ragged", "RecompileWarning",
         "Report", "Samples", "Static", "StepCapacity", "assert_max_compiles", "clear_caches", "jit",
-        "jitbatch", "keep_memory",
+        "jitbatch", "keep_memory", "segment",
     ]  # fmt: skip
     assert all(hasattr(package, name) for name in package.__all__)
     assert all(getattr(package, name).__doc__ for name in package.__all__)

@@ -117,8 +117,8 @@ def verify_steps(plan: Any) -> None:
             check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {place} writes inside its arenas")
             check(not made[arena][rows].any(), f"step {place} writes over no earlier results")
             written[arena][rows] = made[arena][rows] = True
-    for places, rows in zip(
-        static.out_arenas if static.out == "list" else static.out_arenas[0], plan.out_rows, strict=True
-    ):
-        for arena, row in zip(places, rows, strict=True) if static.out == "list" else [(places, rows)]:
+    is_list = static.out == "list"
+    is_real = slice(None) if plan.ragged is None else np.asarray(plan.ragged.mask)
+    for places, rows in zip(static.out_arenas if is_list else static.out_arenas[0], plan.out_rows, strict=True):
+        for arena, row in zip(places, rows, strict=True) if is_list else [(places, np.asarray(rows)[is_real])]:
             check_read(arena, np.asarray(row), "outputs")

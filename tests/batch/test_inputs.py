@@ -12,7 +12,7 @@ import pytest
 from jitbatch import jitbatch
 from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.batch.inputs import PackedInputs, pad_rows
-from jitbatch.plan import plan
+from jitbatch.plan import make
 
 XS = np.float32([[1, 2], [3, 4], [1, 2]])
 
@@ -26,7 +26,7 @@ def packed(fun: Any, samples: list[Any], dedupe: bool = True) -> tuple[PackedInp
         return noted[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "analyse", noting)
+        patch.setattr(make, "analyse", noting)
         jitbatch(fun, out="list", dedupe=dedupe).batch(None, samples)
     (found,) = noted
     rows = zip(found.batch.given_class.tolist(), found.batch.value_row.tolist(), strict=True)

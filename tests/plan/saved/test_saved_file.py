@@ -781,7 +781,7 @@ def of_two_sums(params: Any, tree: Any) -> Any:
 def test_sums_in_one_loop_have_room_for_the_terms_of_the_longest(tmp_path: Path) -> None:
     wide = [tuple(tuple(float(i + j) for j in range(9)) for i in range(2)), (1.0, (2.0, 3.0))]
     batched = jitbatch(of_two_sums, loops="static")
-    plan = batched.plan(PARAMS, wide, like=batched.plan(PARAMS, wide, like=None))
+    plan = batched.plan(PARAMS, wide, like=batched.plan(PARAMS, wide, like=None).capacity)
     blocks = [block for phase in plan.static.program.phases for block in getattr(phase, "blocks", ())]  # type: ignore[union-attr]
     assert any(block.longest > block.terms > 0 for block in blocks)
     plan.save(tmp_path / "plan")
