@@ -10,55 +10,45 @@ spends no time on gradients of inputs.
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax import lax
 from jax.extend.core import primitives
 
 from jitbatch.ir.cell import Cell
-from jitbatch.ir.tables import ROW, Kind, SharedArray, Tables
+from jitbatch.ir.tables import ROW, Edge, Kind, SharedArray, Tables
 from jitbatch.util import compat
 from jitbatch.util.caches import Cache
-
-
-class Feed(NamedTuple):
-    """Row operand `row` of type `reader` reads output `output` of type `read` in at least one node."""
-
-    read: int
-    output: int
-    reader: int
-    row: int
-
 
 Flows = tuple[tuple[bool, ...], ...]
 """For each type and each of its row operands, whether a derivative can pass through it."""
 
 
 def find_flows(
-    kinds: Sequence[Kind], feeds: Collection[Feed], from_shared: Collection[tuple[int, int]], tables: Tables
+    kinds: Sequence[Kind], edges: Collection[Edge[int]], from_shared: Collection[tuple[int, int]], tables: Tables
 ) -> Flows:
     """Find the row operands that a derivative with respect to shared values can pass through.
 
     Args:
         kinds: the kind of each type.
-        feeds: which output each row operand can read.
+        edges: between types.
         from_shared: the types and row operands that can read a shared value.
         tables: the tables of the kinds.
     """
     flows = [[False] * kind.rows for kind in kinds]
     for number, row in from_shared:
         flows[number][row] = kinds[number].cell.has_derivative
-    readers: dict[tuple[int, int], list[Feed]] = {}
-    for feed in feeds:
-        readers.setdefault((feed.read, feed.output), []).append(feed)
+    readers: dict[tuple[int, int], list[Edge[int]]] = {}
+    for edge in edges:
+        readers.setdefault((edge.read, edge.output), []).append(edge)
     remaining = deque(range(len(kinds)))
     while remaining:
         number = remaining.popleft()
         for output, is_reached in enumerate(_outputs_reached(kinds[number], flows[number], tables)):
-            for feed in readers.get((number, output), ()) if is_reached else ():
-                if kinds[feed.reader].cell.has_derivative and not flows[feed.reader][feed.row]:
-                    flows[feed.reader][feed.row] = True
-                    remaining.append(feed.reader)
+            for edge in readers.get((number, output), ()) if is_reached else ():
+                if kinds[edge.reader].cell.has_derivative and not flows[edge.reader][edge.slot]:
+                    flows[edge.reader][edge.slot] = True
+                    remaining.append(edge.reader)
     return tuple(map(tuple, flows))
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from jitbatch.core.reference.batch import Batch
-from jitbatch.ir.ranks import find_layers
+from jitbatch.ir.ranks import find_ranks
 from jitbatch.util.errors import VerifyError
 
 MAX_TABLE = 1 << 25
@@ -29,19 +29,19 @@ class Problem:
     read: np.ndarray
 
     @cached_property
-    def layer(self) -> np.ndarray | None:
+    def rank(self) -> np.ndarray | None:
         """int [nodes]; the rank of each node (see `ir/ranks`), or None if ranks would take too much memory."""
         if len(self.type) * int(self.type.max(initial=0)) > MAX_TABLE:
             return None
-        return find_layers(self.type, self.level, self.reader, self.read)
+        return find_ranks(self.type, self.level, self.reader, self.read)
 
     @property
     def bound(self) -> int:
         """A lower bound on the number of steps: the number of ranks of all types; 0 without ranks."""
-        if self.layer is None:
+        if self.rank is None:
             return 0
         counts = np.zeros(int(self.type.max(initial=-1)) + 1, np.int64)
-        np.maximum.at(counts, self.type, self.layer + 1)
+        np.maximum.at(counts, self.type, self.rank + 1)
         return int(counts.sum())
 
     def verify(self, step: np.ndarray) -> None:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitbatch.batch.activity import Feed, Flows, find_flows
+from jitbatch.batch.activity import Flows, find_flows
 from jitbatch.batch.components import find_phases
 from jitbatch.batch.split_cell import Made, Operand, Slot, split_cell
 from jitbatch.core.choice import make_type_table
 from jitbatch.core.reference.type_table import PART_OUTPUT, ROW_OPERAND, SHARED_VALUE, TypeTable
 from jitbatch.ir.cell import Cell, widest
 from jitbatch.ir.graph import Graph
-from jitbatch.ir.tables import ROW, Kind, Tables
+from jitbatch.ir.tables import ROW, Edge, Kind, Tables
 
 
 class Part(NamedTuple):
@@ -44,15 +44,6 @@ class Origin(NamedTuple):
     body: str
     part: str
     binding: tuple[Any, ...]
-
-
-class TypeEdge(NamedTuple):
-    """Operand `slot` of kind `reader` reads output `output` of kind `read` in at least one node."""
-
-    read: Kind
-    output: int
-    reader: Kind
-    slot: int
 
 
 class Profile(NamedTuple):
@@ -182,7 +173,7 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
     outputs_of = dict(zip(profile.kinds, outputs, strict=True))
     edges = sorted(
         {
-            TypeEdge(kind_of[edge.read], outputs_of[edge.read][edge.output], kind_of[edge.reader], edge.slot)
+            Edge(kind_of[edge.read], outputs_of[edge.read][edge.output], kind_of[edge.reader], edge.slot)
             for edge in map(tables.edges.__getitem__, profile.edges)
         },
         key=lambda edge: (_order(edge.read, tables), edge.output, _order(edge.reader, tables), edge.slot),
@@ -198,8 +189,8 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
             origins.setdefault(part.kind, origin)
     numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
     place = {number: t for t, number in enumerate(numbers)}
-    feeds = _feeds(recipes, edges, place)
-    pairs = {(feed.read, feed.reader) for feed in feeds}
+    between_types = _edges_between_types(recipes, edges, place)
+    pairs = {(edge.read, edge.reader) for edge in between_types}
     kinds = tuple(tables.kinds[number] for number in numbers)
     from_shared = _from_shared(profile, kind_of, recipes, place, tables)
     of_kind = np.full(len(tables.kinds), -1)
@@ -214,7 +205,7 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
         origins=tuple(origins[number] for number in numbers),
         phases=tuple(find_phases(len(numbers), pairs)),
         edges=frozenset(pairs),
-        flows=find_flows(kinds, feeds, from_shared, tables),
+        flows=find_flows(kinds, between_types, from_shared, tables),
         exemplars=_exemplars(graphs),
         is_split=split,
         recipes={
@@ -269,7 +260,7 @@ def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
     return united, outputs
 
 
-def _loops(kinds: Sequence[Kind], edges: Sequence[TypeEdge]) -> dict[Kind, frozenset[Kind]]:
+def _loops(kinds: Sequence[Kind], edges: Sequence[Edge[Kind]]) -> dict[Kind, frozenset[Kind]]:
     """For each kind that runs in a loop, the kinds of that loop."""
     place = {kind: number for number, kind in enumerate(kinds)}
     phases = find_phases(len(kinds), {(place[edge.read], place[edge.reader]) for edge in edges})
@@ -277,7 +268,7 @@ def _loops(kinds: Sequence[Kind], edges: Sequence[TypeEdge]) -> dict[Kind, froze
     return {kind: loop for loop in loops for kind in loop}
 
 
-def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables: Tables) -> Recipe:
+def _recipe(kind: Kind, edges: Sequence[Edge[Kind]], loop: frozenset[Kind], tables: Tables) -> Recipe:
     """The recipe of a kind. `loop` has the kinds of its loop; it is empty for a kind outside of all loops."""
     late = {edge.slot for edge in edges if edge.reader == kind and edge.read in loop}
     inner = {edge.output for edge in edges if edge.read == kind and edge.reader in loop}
@@ -303,23 +294,25 @@ def _recipe(kind: Kind, edges: Sequence[TypeEdge], loop: frozenset[Kind], tables
     return Recipe(tuple(parts), split.outputs)
 
 
-def _feeds(recipes: dict[Kind, Recipe], edges: Sequence[TypeEdge], place: dict[int, int]) -> set[Feed]:
-    """The feeds between types: inside of recipes, and along the edges between kinds."""
-    feeds: set[Feed] = set()
+def _edges_between_types(
+    recipes: dict[Kind, Recipe], edges: Sequence[Edge[Kind]], place: dict[int, int]
+) -> set[Edge[int]]:
+    """The edges between types: inside of recipes, and along the edges between kinds."""
+    found: set[Edge[int]] = set()
     for recipe in recipes.values():
         for part in recipe.parts:
             for row, operand in enumerate(part.operands):
                 if isinstance(operand, Made):
                     read = recipe.parts[operand.part].kind
-                    feeds.add(Feed(place[read], operand.output, place[part.kind], row))
+                    found.add(Edge(place[read], operand.output, place[part.kind], row))
     for edge in edges:
         made = recipes[edge.read].outputs[edge.output]
         read = recipes[edge.read].parts[made.part].kind
         for part in recipes[edge.reader].parts:
             for row, operand in enumerate(part.operands):
                 if operand == Operand(edge.slot):
-                    feeds.add(Feed(place[read], made.output, place[part.kind], row))
-    return feeds
+                    found.add(Edge(place[read], made.output, place[part.kind], row))
+    return found
 
 
 def _from_shared(

@@ -1,7 +1,7 @@
 """Cells cut at their weight uses: the backward pass of a loop leaves out the gradients of shared operands.
 
 Inside a loop over rounds, a gradient of the weights would touch every weight in every step. So a cell is cut where
-shared operands meet rows. The pieces that read both are its *weight uses* (`Joint` in the code); for example,
+shared operands meet rows. The pieces that read both are its *weight uses* (`WeightUse` in the code); for example,
 `left @ W + right @ U + b` is one weight use. The forward pass saves the outputs of weight uses with contractions, so
 that no matmul runs twice. The backward pass computes the cotangents of the row operands and of the outputs of weight
 uses, one row per node. After the loop, one large contraction over all nodes computes the gradients of the shared
@@ -24,7 +24,7 @@ from jitbatch.util.compat import is_float
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class WeightUse:
     """A weight use: a part of a cell that reads rows and shared values.
 
     Attributes:
@@ -68,12 +68,12 @@ class CutCell:
             `prologue` computes them once.
         program: the equations and weight uses, in the order of execution.
         out_atoms: the variables and literals of the outputs.
-        joints: the weight uses in the order of execution.
+        weight_uses: the weight uses in the order of execution.
         saved_avals: the avals of the values that the forward pass saves.
         tapped: the weight uses whose output cotangents the backward pass stores.
         tap_avals: the avals of the float outputs of these weight uses.
         saved_place: for each of these outputs, the index of the saved value that its cotangent replaces, or None.
-        stored_joint_rows: the rows that these weight uses read and that are not operands of the cell.
+        stored_rows: the rows that these weight uses read and that are not operands of the cell.
     """
 
     def __init__(self, cell: Cell, is_row: Sequence[bool]):
@@ -96,8 +96,8 @@ class CutCell:
         self.shared_vars = list(dict.fromkeys(read))
         self.program = _join(row_equations, set(self.shared_vars), self.row_vars, self.out_atoms)
         self.out_atoms = [self._passed_on(a) if _is_var(a) and a in self.shared_vars else a for a in self.out_atoms]
-        self.joints = [item for item in self.program if isinstance(item, Joint)]
-        saved = [v for joint in self.joints if joint.is_saved for v in joint.outputs]
+        self.weight_uses = [item for item in self.program if isinstance(item, WeightUse)]
+        saved = [v for use in self.weight_uses if use.is_saved for v in use.outputs]
         self.saved_avals = [v.aval for v in saved]
         # A constant, such as the 1 of `x + 1`, has no gradient, and its weight use needs no tap. But a saved weight use
         # always needs one: the cotangents of its rows pass through it.
@@ -106,13 +106,13 @@ class CutCell:
             if any(_is_var(v) and v in varying for v in equation.invars):
                 varying.update(equation.outvars)
         has_gradient = {v for v in self.shared_vars if v in varying and is_float(v.aval)}
-        self.tapped = [joint for joint in self.joints if joint.is_saved or not has_gradient.isdisjoint(joint.shared)]
-        taps = [v for joint in self.tapped for v in joint.outputs if is_float(v.aval)]
+        self.tapped = [use for use in self.weight_uses if use.is_saved or not has_gradient.isdisjoint(use.shared)]
+        taps = [v for use in self.tapped for v in use.outputs if is_float(v.aval)]
         self.tap_avals = [v.aval for v in taps]
         # The backward pass stores the rows that weight uses read and that are not operands of the cell.
-        read = dict.fromkeys(v for joint in self.tapped for v in joint.rows)
-        self.stored_joint_rows = [v for v in read if v not in self.row_vars]
-        behind = self._saved_behind(self.stored_joint_rows)
+        read = dict.fromkeys(v for use in self.tapped for v in use.rows)
+        self.stored_rows = [v for v in read if v not in self.row_vars]
+        behind = self._saved_behind(self.stored_rows)
         self.saved_place = [saved.index(v) if v in saved and v not in behind else None for v in taps]
 
     def _saved_behind(self, some: Sequence[Any]) -> set[Any]:
@@ -123,16 +123,16 @@ class CutCell:
         """
         behind: dict[Any, set[Any]] = {}
         for item in self.program:
-            is_joint = isinstance(item, Joint)
-            reads, makes = (item.rows, item.outputs) if is_joint else (filter(_is_var, item.invars), item.outvars)
+            is_use = isinstance(item, WeightUse)
+            reads, makes = (item.rows, item.outputs) if is_use else (filter(_is_var, item.invars), item.outvars)
             found = set().union(*(behind.get(v, ()) for v in reads))
-            behind.update((v, {v} if is_joint and item.is_saved else found) for v in makes)
+            behind.update((v, {v} if is_use and item.is_saved else found) for v in makes)
         return set().union(*(behind.get(v, ()) for v in some))
 
     def _passed_on(self, var: Any) -> Any:
         """Returns a variable for an output that depends only on shared operands: a weight use without equations."""
         made = compat.Var(var.aval)
-        self.program.append(Joint(rows=(), shared=(var,), outputs=(made,), equations=(), is_saved=False))
+        self.program.append(WeightUse(rows=(), shared=(var,), outputs=(made,), equations=(), is_saved=False))
         return made
 
     def prologue(self, shared: Sequence[Any]) -> list[Any]:
@@ -160,7 +160,7 @@ class CutCell:
         env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
         saved = []
         for item in self.program:
-            if isinstance(item, Joint):
+            if isinstance(item, WeightUse):
                 outputs = item([env[v] for v in item.rows], [env[v] for v in item.shared], is_real)
                 if is_real is not None:
                     outputs = [real(value, is_real) for value in outputs]
@@ -186,12 +186,12 @@ class CutCell:
             width: the number of nodes.
 
         Returns:
-            The float outputs, and the values of `stored_joint_rows`.
+            The float outputs, and the values of `stored_rows`.
         """
         env = dict(zip((*self.row_vars, *self.shared_vars), (*rows, *shared), strict=True))
         remaining_taps, remaining_saved = iter(taps), iter(saved)
         for item in self.program:
-            if not isinstance(item, Joint):
+            if not isinstance(item, WeightUse):
                 self._evaluate_rows(item, env, width)
                 continue
             own_rows = [env[v] for v in item.rows]
@@ -206,7 +206,7 @@ class CutCell:
                 values = [next(tapped) if flow else value for value, flow in zip(values, floats, strict=True)]
             env.update(zip(item.outputs, values, strict=True))
         outputs = [self._rows_of(atom, env, width) for atom in self.out_atoms if is_float(atom.aval)]
-        return outputs, [env[v] for v in self.stored_joint_rows]
+        return outputs, [env[v] for v in self.stored_rows]
 
     def _evaluate_rows(self, equation: Any, env: dict[Any, Any], width: int) -> None:
         axes = tuple(0 if _is_var(a) and a not in self.shared_vars else None for a in equation.invars)
@@ -219,13 +219,13 @@ class CutCell:
         return jnp.broadcast_to(jnp.asarray(atom.val, atom.aval.dtype), (width, *atom.aval.shape))
 
 
-def _tap(joint: Joint, run: Any, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
+def _tap(use: WeightUse, run: Any, rows: list[Any], shared: list[Any], values: list[Any], taps: list[Any]) -> list[Any]:
     """Returns `values`, the float outputs of a weight use, with a custom derivative.
 
     The derivative with respect to the rows is that of the weight use. The derivative with respect to the taps is the
     identity.
     """
-    flows = [is_float(var.aval) for var in joint.rows]
+    flows = [is_float(var.aval) for var in use.rows]
 
     def tapped(values: list[Any], taps: list[Any], rows: list[Any], shared: list[Any]) -> list[Any]:
         return values
@@ -239,7 +239,7 @@ def _tap(joint: Joint, run: Any, rows: list[Any], shared: list[Any], values: lis
         def floats(float_rows: list[Any]) -> list[Any]:
             given = iter(float_rows)
             made = run([next(given) if flow else row for flow, row in zip(flows, rows, strict=True)], shared)
-            return [value for value, var in zip(made, joint.outputs, strict=True) if is_float(var.aval)]
+            return [value for value, var in zip(made, use.outputs, strict=True) if is_float(var.aval)]
 
         _, pull = jax.vjp(floats, [row for flow, row in zip(flows, rows, strict=True) if flow])
         d_rows = iter(pull(cotangents)[0])
@@ -289,7 +289,7 @@ def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_a
     for atom in (*(a for eqn in equations for a in eqn.invars), *out_atoms):
         if _is_var(atom):
             uses[atom] = uses.get(atom, 0) + 1
-    open_joints: dict[Any, list[Any]] = {}  # by the single output of a weight use, if one equation reads it
+    open_uses: dict[Any, list[Any]] = {}  # by the single output of a weight use, if one equation reads it
     members: dict[int, list[Any]] = {}  # by the position of a weight use's last equation
     absorbed: set[int] = set()
     position_of: dict[Any, int] = {}
@@ -298,31 +298,35 @@ def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_a
         group: list[Any] = []
         if equation.primitive in SUMS:
             terms = [a for a in equation.invars if _is_var(a)]
-            joints = [a for a in terms if a in open_joints and a.aval.shape == equation.outvars[0].aval.shape]
+            weight_uses = [a for a in terms if a in open_uses and a.aval.shape == equation.outvars[0].aval.shape]
             others = (*shared, *rows)
-            if joints and all(a in open_joints or a in others for a in terms) and len(set(joints)) == len(joints):
-                for joint in joints:
-                    group += open_joints.pop(joint)
-                    absorbed.add(position_of[joint])
+            if (
+                weight_uses
+                and all(a in open_uses or a in others for a in terms)
+                and len(set(weight_uses)) == len(weight_uses)
+            ):
+                for use in weight_uses:
+                    group += open_uses.pop(use)
+                    absorbed.add(position_of[use])
                 reads_shared = True
         if reads_shared and any(is_float(v.aval) for v in equation.outvars):
             group.append(equation)
             members[position] = group
             if len(equation.outvars) == 1 and uses.get(equation.outvars[0]) == 1:
-                open_joints[equation.outvars[0]] = group
+                open_uses[equation.outvars[0]] = group
                 position_of[equation.outvars[0]] = position
     program: list[Any] = []
     for position, equation in enumerate(equations):
         if position in absorbed:
             continue
-        program.append(_make_joint(members[position], shared) if position in members else equation)
+        program.append(_make_use(members[position], shared) if position in members else equation)
     return program
 
 
-def _make_joint(equations: Sequence[Any], shared: set[Any]) -> Joint:
+def _make_use(equations: Sequence[Any], shared: set[Any]) -> WeightUse:
     made = {var for eqn in equations for var in eqn.outvars}
     read = dict.fromkeys(a for eqn in equations for a in eqn.invars if _is_var(a) and a not in made)
-    return Joint(
+    return WeightUse(
         rows=tuple(v for v in read if v not in shared),
         shared=tuple(v for v in read if v in shared),
         outputs=tuple(equations[-1].outvars),

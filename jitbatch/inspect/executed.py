@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jitbatch.batch.problem import Problem
-from jitbatch.ir.ranks import find_layers
+from jitbatch.ir.ranks import find_ranks
 from jitbatch.ir.tables import Kind
 from jitbatch.plan.plan import Plan
 
@@ -95,8 +95,8 @@ class Executed:
     def least_steps(self) -> list[int]:
         """The least number of steps of any schedule, for each type (see `ir/ranks`)."""
         problem = self.problem
-        layer = find_layers(problem.type, problem.level, problem.reader, problem.read)
-        return [int(layer[problem.type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
+        rank = find_ranks(problem.type, problem.level, problem.reader, problem.read)
+        return [int(rank[problem.type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
 
 
 def read_back(plan: Plan) -> Executed:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jitbatch.ir.input_rows import InputRows
 from jitbatch.ir.items import Items, split_items
-from jitbatch.ir.ranks import find_layers
+from jitbatch.ir.ranks import find_ranks
 from jitbatch.ir.tables import ROW, Tables
 from jitbatch.util.errors import VerifyError
 
@@ -86,10 +86,10 @@ class Graph:
         present, kind, counts = np.unique(self.kind, return_inverse=True, return_counts=True)
         read = self.producer[self.operands]
         reader = np.repeat(np.arange(self.node_count), np.diff(self.operand_start))
-        layer = find_layers(kind, self.level, reader[read >= 0], read[read >= 0])
-        layers = np.zeros(len(present), np.int64)
-        np.maximum.at(layers, kind, layer + 1)
-        return np.stack([counts, layers])
+        rank = find_ranks(kind, self.level, reader[read >= 0], read[read >= 0])
+        ranks = np.zeros(len(present), np.int64)
+        np.maximum.at(ranks, kind, rank + 1)
+        return np.stack([counts, ranks])
 
     @cached_property
     def out_classes(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Ranks: a lower bound on the number of steps, and an order of nodes that reaches it. Names in code say "layer".
+"""Ranks: a lower bound on the number of steps, and an order of nodes that reaches it. Names in code say "rank".
 
 The rank of a node is the largest number of other nodes of its own type on a path to it. A step runs nodes of one type
 that do not depend on each other. So a type with n ranks needs at least n steps in any order, and the sum over all types
@@ -16,7 +16,7 @@ import numpy as np
 from jitbatch.core import choice
 
 
-def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
+def find_ranks(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
     """int32 [nodes]; the rank of each node.
 
     Args:
@@ -29,7 +29,7 @@ def find_layers(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: n
 
 
 def longest_paths(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
-    """int [nodes]; the number of edges on the longest path to each node. The arguments are those of `find_layers`."""
+    """int [nodes]; the number of edges on the longest path to each node. The arguments are those of `find_ranks`."""
     length = [0] * len(stage)
     for edge in np.argsort(stage[reader], kind="stable").tolist():
         length[reader[edge]] = max(length[reader[edge]], length[read[edge]] + 1)
@@ -40,40 +40,40 @@ Needs = dict[tuple[int, int], dict[int, int]]
 """For each type and rank, the number of ranks of each other type that must come before it."""
 
 
-def find_needs(kind: np.ndarray, layer: np.ndarray, reader: np.ndarray, read: np.ndarray) -> Needs:
+def find_needs(kind: np.ndarray, rank: np.ndarray, reader: np.ndarray, read: np.ndarray) -> Needs:
     """The needs of all ranks.
 
     Args:
-        kind, layer: int [nodes]; the type and the rank of each node.
+        kind, rank: int [nodes]; the type and the rank of each node.
         reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
     """
-    kinds, layers = kind.tolist(), layer.tolist()
+    kinds, ranks = kind.tolist(), rank.tolist()
     needs: Needs = {}
     for node, other in zip(reader.tolist(), read.tolist(), strict=True):
         if kinds[node] != kinds[other]:
-            own = needs.setdefault((kinds[node], layers[node]), {})
-            own[kinds[other]] = max(own.get(kinds[other], 0), layers[other] + 1)
+            own = needs.setdefault((kinds[node], ranks[node]), {})
+            own[kinds[other]] = max(own.get(kinds[other], 0), ranks[other] + 1)
     return needs
 
 
-def order_layers(layers: Sequence[int], needs: Needs, order: Iterable[int]) -> list[int] | None:
+def order_ranks(ranks: Sequence[int], needs: Needs, order: Iterable[int]) -> list[int] | None:
     """An order in which each step is a rank: the type of each step. None if there is no such order.
 
     Types take turns as in `order`, so that the steps form few rounds.
 
     Args:
-        layers: the number of ranks of each type.
+        ranks: the number of ranks of each type.
         needs: the ranks that must come before each rank; for a batch, those of all samples together.
         order: the types in the order of their turns.
     """
-    done = [0] * len(layers)
+    done = [0] * len(ranks)
     steps: list[int] = []
-    order, left = list(order), sum(layers)
+    order, left = list(order), sum(ranks)
     while left:
         progress = left
         for t in order:
             before = needs.get((t, done[t]), {})
-            if done[t] < layers[t] and all(done[other] >= count for other, count in before.items()):
+            if done[t] < ranks[t] and all(done[other] >= count for other, count in before.items()):
                 done[t] += 1
                 left -= 1
                 steps.append(t)

@@ -131,12 +131,19 @@ class Kind:
         return f"{names(self.row_avals)}{', ...' if self.is_variadic else ''} -> {names(self.cell.out_avals)}"
 
 
-class Edge(NamedTuple):
-    """Operand `slot` of kind `reader` reads output `output` of kind `read` in at least one graph."""
+End = TypeVar("End")
+"""What an edge connects: kinds, kind ids, or type ids."""
 
-    read: int
+
+class Edge(NamedTuple, Generic[End]):
+    """Operand `slot` of some node of `reader` reads output `output` of some node of `read`.
+
+    Between kinds, slots count all operands. Between types, they count operands that are rows.
+    """
+
+    read: End
     output: int
-    reader: int
+    reader: End
     slot: int
 
 
@@ -205,7 +212,7 @@ class Tables:
         self.shared: Interned[SharedValue] = Interned()
         self.kinds: Interned[Kind] = Interned()
         self.avals: Interned[Any] = Interned()
-        self.edges: Interned[Edge] = Interned()
+        self.edges: Interned[Edge[int]] = Interned()
         self.forms: Interned[Any] = Interned()
         self.sources = Sources()
         self.decisions = Cache(MAX_DECISIONS)

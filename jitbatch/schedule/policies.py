@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jitbatch.batch.problem import Problem
-from jitbatch.ir.ranks import find_needs, order_layers
+from jitbatch.ir.ranks import find_needs, order_ranks
 from jitbatch.util.csr import ranges
 
 SEARCH = 0.4
@@ -74,13 +74,13 @@ def agenda(problem: Problem) -> np.ndarray:
 def frontier(problem: Problem) -> np.ndarray:
     """Each step runs all ready nodes of one type: the type with the smallest share of nodes that are not ready in its
     lowest rank, after ED-Batch. A step with all nodes of a type's lowest rank never adds a step to the best order."""
-    return _Agenda(problem, problem.layer).run()
+    return _Agenda(problem, problem.rank).run()
 
 
 class _Agenda:
     """Chooses step after step. Each step runs all ready nodes of the most promising type."""
 
-    def __init__(self, problem: Problem, layer: np.ndarray | None):
+    def __init__(self, problem: Problem, rank: np.ndarray | None):
         nodes = len(problem.type)
         self.problem = problem
         self.types = types = int(problem.type.max(initial=-1)) + 1
@@ -92,28 +92,28 @@ class _Agenda:
         self.level_sum = np.bincount(problem.type, weights=problem.level, minlength=types)
         self.ready: list[list[np.ndarray]] = [[] for _ in range(types)]
         # Without ranks, all nodes of a type have rank 0.
-        self.layer = np.zeros(nodes, np.int64) if layer is None else layer
-        self.layers = 1 + int(self.layer.max(initial=0))
-        self.unready = np.zeros((types, self.layers), np.int64)
-        if layer is not None:
-            np.add.at(self.unready, (problem.type, self.layer), 1)
-        self.uses_layers = layer is not None
+        self.rank = np.zeros(nodes, np.int64) if rank is None else rank
+        self.rank_count = 1 + int(self.rank.max(initial=0))
+        self.unready = np.zeros((types, self.rank_count), np.int64)
+        if rank is not None:
+            np.add.at(self.unready, (problem.type, self.rank), 1)
+        self.uses_ranks = rank is not None
 
     def put(self, nodes: np.ndarray) -> None:
         """Mark nodes as ready: all nodes that they read have a step."""
         of_type = self.problem.type[nodes]
         for kind in np.unique(of_type).tolist():
             self.ready[kind].append(nodes[of_type == kind])
-        if self.uses_layers:
-            np.subtract.at(self.unready, (of_type, self.layer[nodes]), 1)
+        if self.uses_ranks:
+            np.subtract.at(self.unready, (of_type, self.rank[nodes]), 1)
 
     def promise(self, kind: int) -> tuple[float, float, int]:
         """A sort key: the lowest type runs next. With ranks, the share of its lowest rank that is not ready; then the
         average level of its waiting nodes; then the type id."""
         late = 0.0
-        if self.uses_layers:
+        if self.uses_ranks:
             nodes = np.concatenate(self.ready[kind])
-            late = float(self.unready[kind, self.layer[nodes].min()])
+            late = float(self.unready[kind, self.rank[nodes].min()])
             late /= late + len(nodes)
         return late, self.level_sum[kind] / self.waiting[kind], kind
 
@@ -162,19 +162,19 @@ def _fewest(problem: Problem, orders: Sequence[Callable[[Problem], np.ndarray]])
 
 def _ranks_in_order(problem: Problem) -> np.ndarray | None:
     """A step for each rank of each type; None if ranks are unknown or have no order."""
-    layer = problem.layer
-    if layer is not None:
+    rank = problem.rank
+    if rank is not None:
         types = int(problem.type.max(initial=-1)) + 1
         counts = np.zeros(types, np.int64)
-        np.maximum.at(counts, problem.type, layer + 1)
-        needs = find_needs(problem.type, layer, problem.reader, problem.read)
-        order = order_layers(counts.tolist(), needs, range(types))
+        np.maximum.at(counts, problem.type, rank + 1)
+        needs = find_needs(problem.type, rank, problem.reader, problem.read)
+        order = order_ranks(counts.tolist(), needs, range(types))
         if order is not None:
-            return steps_of_layers(order, types, int(counts.max(initial=0)))[problem.type, layer].astype(np.int32)
+            return steps_of_ranks(order, types, int(counts.max(initial=0)))[problem.type, rank].astype(np.int32)
     return None
 
 
-def steps_of_layers(order: Sequence[int], types: int, most: int) -> np.ndarray:
+def steps_of_ranks(order: Sequence[int], types: int, most: int) -> np.ndarray:
     """int [types, ranks]; the step of each rank of each type.
 
     Args:

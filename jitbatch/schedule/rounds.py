@@ -43,7 +43,7 @@ def _steps(rounds: np.ndarray, types: np.ndarray) -> int:
 def _verify_rounds(schedule: Schedule, members: Sequence[int], problem: Problem) -> None:
     """Check that each node of a loop runs after the nodes of the loop that it reads. And check that the lower bound on
     steps from structures equals that from nodes."""
-    if problem.layer is not None and problem.bound != schedule.bound:
+    if problem.rank is not None and problem.bound != schedule.bound:
         raise VerifyError("rounds: the lower bound is that of the nodes")
     place = {t: number for number, t in enumerate(members)}
     when = [(now, place.get(t)) for now, t in zip(schedule.round, problem.type.tolist(), strict=True)]

@@ -133,13 +133,13 @@ def load_of(graphs: Sequence[Graph]) -> Load:
     kinds = graphs[0].tables.kinds
     distinct = list(dict.fromkeys(graphs))
     size = 1 + max(int(graph.kinds_present.max(initial=0)) for graph in distinct)
-    count, once, layers = np.zeros((3, size), np.int64)
+    count, once, ranks = np.zeros((3, size), np.int64)
     np.add.at(count, np.concatenate([graph.kinds_present for graph in graphs]), _joined(graphs, 0))
     present = np.concatenate([graph.kinds_present for graph in distinct])
     np.add.at(once, present, _joined(distinct, 0))
-    np.maximum.at(layers, present, _joined(distinct, 1))
+    np.maximum.at(ranks, present, _joined(distinct, 1))
     numbers = np.flatnonzero(count)
-    count, once, layers = count[numbers], once[numbers], layers[numbers]
+    count, once, ranks = count[numbers], once[numbers], ranks[numbers]
     work = np.array([work_of(kinds[number]) for number in numbers.tolist()], float).reshape(-1, 4)
     flops, row_bytes, bound_bytes, equations = work.T
     return Load(
@@ -147,10 +147,10 @@ def load_of(graphs: Sequence[Graph]) -> Load:
         structures=len(distinct),
         nodes=int(count.sum()),
         kinds=len(numbers),
-        steps=int(layers.sum()),
+        steps=int(ranks.sum()),
         flops=float(count @ flops),
         row_bytes=float(count @ row_bytes),
-        step_bytes=float(layers @ bound_bytes),
+        step_bytes=float(ranks @ bound_bytes),
         sample_bytes=float(count @ bound_bytes),
         structure_bytes=float(once @ bound_bytes),
         kind_equations=int(equations.sum()),

@@ -115,7 +115,7 @@ def tapped(cut: CutCell, rows: Sequence[Any], taps: Sequence[Any], saved: Sequen
 def backward(
     cut: CutCell, rows: list[Any], values: list[Any], cotangents: Any = None
 ) -> tuple[Any, Any, dict[Any, Any]]:
-    """The cotangents of float rows and of taps, and what every joint reads."""
+    """The cotangents of float rows and of taps, and what every use reads."""
     _, saved = cut.forward(rows, values)
     taps = [jnp.zeros(aval.shape, aval.dtype) for aval in cut.tap_avals]
 
@@ -124,7 +124,7 @@ def backward(
 
     outputs, pull, stored = jax.vjp(run, floats(rows), taps, has_aux=True)
     d_rows, d_taps = pull(cotangents_of(outputs))
-    return d_rows, d_taps, dict(zip((*cut.row_vars, *cut.stored_joint_rows), (*rows, *stored), strict=True))
+    return d_rows, d_taps, dict(zip((*cut.row_vars, *cut.stored_rows), (*rows, *stored), strict=True))
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -159,12 +159,12 @@ def test_contracted_tap_cotangents_are_the_gradients_of_shared_operands(name: st
     for i in range(ROWS):
         _, d_taps, env = backward(cut, at(i), values)
         remaining = iter(d_taps)
-        for joint in cut.tapped:
-            read = [env[var] for var in joint.rows]
+        for use in cut.tapped:
+            read = [env[var] for var in use.rows]
             made_here, pull = jax.vjp(
-                lambda own, joint=joint, read=read: floats(joint(read, own)), [value_of[var] for var in joint.shared]
+                lambda own, use=use, read=read: floats(use(read, own)), [value_of[var] for var in use.shared]
             )
-            for var, gradient in zip(joint.shared, pull([next(remaining) for _ in made_here])[0], strict=True):
+            for var, gradient in zip(use.shared, pull([next(remaining) for _ in made_here])[0], strict=True):
                 sums[var] = sums[var] + gradient if is_float(var.aval) else gradient
         assert next(remaining, None) is None
     (got,) = pull_prologue(list(sums.values()))
@@ -172,7 +172,7 @@ def test_contracted_tap_cotangents_are_the_gradients_of_shared_operands(name: st
 
 
 @pytest.mark.parametrize(
-    ("name", "joints", "saved"),
+    ("name", "weight_uses", "saved"),
     [
         ("lstm", 1, 1),
         ("concatenated", 1, 1),
@@ -186,19 +186,19 @@ def test_contracted_tap_cotangents_are_the_gradients_of_shared_operands(name: st
         ("none shared", 0, 0),
     ],
 )
-def test_joints(name: str, joints: int, saved: int) -> None:
+def test_joints(name: str, weight_uses: int, saved: int) -> None:
     _, cut, *_ = made(name)
-    assert len(cut.joints) == len(cut.tapped) == joints
-    assert [joint.is_saved for joint in cut.joints] == [True] * saved + [False] * (joints - saved)
+    assert len(cut.weight_uses) == len(cut.tapped) == weight_uses
+    assert [use.is_saved for use in cut.weight_uses] == [True] * saved + [False] * (weight_uses - saved)
 
 
 def test_the_sum_of_two_matmuls_and_a_bias_reads_all_of_them() -> None:
     _, cut, *_ = made("lstm")
-    (joint,) = cut.joints
-    assert len(joint.rows) == 2
-    assert len(joint.shared) == 3
-    assert joint.rows == tuple(cut.row_vars)
-    assert not cut.stored_joint_rows
+    (use,) = cut.weight_uses
+    assert len(use.rows) == 2
+    assert len(use.shared) == 3
+    assert use.rows == tuple(cut.row_vars)
+    assert not cut.stored_rows
 
 
 def test_cotangents_take_the_place_of_saved_outputs() -> None:
@@ -213,22 +213,22 @@ def test_cotangents_do_not_take_the_place_of_what_stored_rows_are_computed_from(
 
 def test_constants_have_no_gradient() -> None:
     _, cut, *_ = made("constant")
-    assert len(cut.joints) == 2
+    assert len(cut.weight_uses) == 2
     assert len(cut.tapped) == 1
-    assert not cut.stored_joint_rows
+    assert not cut.stored_rows
     assert cut.saved_place == [0]
 
 
 def test_rows_that_are_not_operands_are_stored() -> None:
-    assert len(made("concatenated")[1].stored_joint_rows) == 1
-    assert len(made("two layers")[1].stored_joint_rows) == 1
+    assert len(made("concatenated")[1].stored_rows) == 1
+    assert len(made("two layers")[1].stored_rows) == 1
 
 
 def test_what_depends_on_shared_operands_alone_is_computed_once() -> None:
     _, cut, _, (w, u), _ = made("prologue")
     (value,) = cut.prologue([w, u])
     np.testing.assert_allclose(value, w @ jnp.sin(u), rtol=1e-5, atol=1e-6)
-    assert len(cut.joints[0].equations) == 1
+    assert len(cut.weight_uses[0].equations) == 1
 
 
 def test_saved_matmuls_are_not_computed_again() -> None:

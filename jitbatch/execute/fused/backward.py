@@ -90,7 +90,7 @@ class Backward:
             for block, saved in zip(shape.blocks, self.saved, strict=True)
         )
         kept = tuple(
-            tuple(jnp.zeros((shape.room(block), *v.aval.shape), v.aval.dtype) for v in block.cut.stored_joint_rows)
+            tuple(jnp.zeros((shape.room(block), *v.aval.shape), v.aval.dtype) for v in block.cut.stored_rows)
             for block in shape.blocks
         )
         return jaxprs.cast(Carry(rows, taps, kept), self.axes)

@@ -34,7 +34,7 @@ def _of_loop(shape: LoopShape, classes: Sequence[Any]) -> Need:
         rows = block.capacity + 2 * shape.margin
         # The cotangents of a weight use's outputs replace the saved outputs.
         taps = [aval for aval, place in zip(cut.tap_avals, cut.saved_place, strict=True) if place is None]
-        taps = sum(map(nbytes, taps)) + sum(nbytes(var.aval) for var in cut.stored_joint_rows)
+        taps = sum(map(nbytes, taps)) + sum(nbytes(var.aval) for var in cut.stored_rows)
         saved += rows * sum(map(nbytes, cut.saved_avals))
         tapped += rows * taps
         work = max(work, block.widths[-1] * work_of(block.kind))

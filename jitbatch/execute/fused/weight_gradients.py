@@ -21,7 +21,7 @@ def contract(
         arenas: the arenas after the loop.
         shared: the shared values that the cell reads (`CutCell.prologue`).
         taps: the cotangents of the outputs of its weight uses.
-        kept_rows: the values of `CutCell.stored_joint_rows`.
+        kept_rows: the values of `CutCell.stored_rows`.
         tables: the tables of the loop.
     """
     block, cut = shape.blocks[number], shape.blocks[number].cut
@@ -33,27 +33,27 @@ def contract(
     places = jnp.arange(len(index))
     inside = jnp.clip(places, shape.margin, shape.margin + jnp.maximum(total - 1, 0))
     is_real = (places >= shape.margin) & (places < shape.margin + total)
-    env = dict(zip(cut.stored_joint_rows, (gather(a, inside) for a in kept_rows), strict=True))
+    env = dict(zip(cut.stored_rows, (gather(a, inside) for a in kept_rows), strict=True))
     remaining = iter(taps)
     gradients: list[Any] = [None] * len(cut.shared_vars)
     place = {var: i for i, var in enumerate(cut.shared_vars)}
-    for joint in cut.tapped:
+    for use in cut.tapped:
         rows = []
-        for var in joint.rows:
+        for var in use.rows:
             if var not in env:
                 slot = cut.row_vars.index(var)
                 env[var] = gather(arenas[shape.reads[number][slot]], index[:, slot])
             rows.append(env[var])
-        outs = [i for i, var in enumerate(joint.outputs) if is_float(var.aval)]
+        outs = [i for i, var in enumerate(use.outputs) if is_float(var.aval)]
         cotangents = [next(remaining) for _ in outs]
-        wanted = [var for var in joint.shared if is_float(var.aval)]
+        wanted = [var for var in use.shared if is_float(var.aval)]
 
         def outputs(
-            values: list[Any], joint: Any = joint, rows: Any = rows, wanted: Any = wanted, outs: Any = outs
+            values: list[Any], use: Any = use, rows: Any = rows, wanted: Any = wanted, outs: Any = outs
         ) -> list[Any]:
             given = dict(zip(wanted, values, strict=True))
-            own = [given.get(var, shared[place[var]]) for var in joint.shared]
-            made = jax.vmap(joint, in_axes=(0, None, 0), axis_size=len(index))(rows, own, is_real)
+            own = [given.get(var, shared[place[var]]) for var in use.shared]
+            made = jax.vmap(use, in_axes=(0, None, 0), axis_size=len(index))(rows, own, is_real)
             return [made[i] for i in outs]
 
         _, pull = jax.vjp(outputs, [shared[place[var]] for var in wanted])

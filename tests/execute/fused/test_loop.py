@@ -159,7 +159,7 @@ def twice(params: Params, h: Array) -> Array:
 
 
 def test_a_weight_that_a_node_reads_twice() -> None:
-    """Its gradient is the sum of those at all joints that read it. What one of these makes is read twice as well."""
+    """Its gradient is the sum of those at all weight uses that read it; the output of one of these is read twice."""
 
     def run(params: Params, xs: Array) -> Array:
         return functools.reduce(lambda h, _: twice(params, h), range(len(xs)), params["h0"] + xs[0, 0])
