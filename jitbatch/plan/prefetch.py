@@ -1,5 +1,6 @@
 """Planning ahead of time: a thread plans the next minibatches while the device runs the current one."""
 
+import atexit
 import contextvars
 import queue
 import threading
@@ -69,6 +70,22 @@ def on_device(items: Iterable[T]) -> Iterator[T]:
         yield jax.device_put(item) if is_apart else item
 
 
+_workers: "weakref.WeakSet[_Worker[Any]]" = weakref.WeakSet()
+
+AT_EXIT = 5.0
+"""Seconds that the process waits for a plan under way when it exits."""
+
+
+@atexit.register
+def _stop_workers() -> None:
+    """Stop all threads before Python ends: one that is inside of compiled code then would abort the process."""
+    workers = list(_workers)
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.join(AT_EXIT)
+
+
 class _Worker(Generic[T]):
     def __init__(self, source: Iterator[T], prefetch: int):
         self._source = source
@@ -80,6 +97,7 @@ class _Worker(Generic[T]):
         self._thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._run,), name="jitbatch-plans", daemon=True
         )
+        _workers.add(self)
         self._thread.start()
 
     def _run(self) -> None:
@@ -117,13 +135,17 @@ class _Worker(Generic[T]):
         self._stopped.set()
         self._room.release()
 
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout)
+
     def close(self) -> bool:
         """Stops the thread and waits for it, unless called from it. Returns whether the thread has ended."""
         self.stop()
         self._ended = True
         if threading.current_thread() is self._thread:
             return False
-        self._thread.join()
+        self.join()
         return True
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -205,3 +207,22 @@ def test_wrong_arguments() -> None:
         total.plans(2.0)
     with pytest.raises(ValueError, match="zip"):
         list(jitbatch(lambda s, a, b: s).plans(1.0, [[1.0]], []))
+
+
+LEFT_OPEN = """
+import itertools
+import numpy as np
+from jitbatch import jitbatch
+
+cell = jitbatch(lambda w, x, y: w * x + y)
+total = jitbatch(lambda w, xs: sum(cell(w, x, 1.0) for x in xs))
+batches = ([tuple(map(float, range(1 + (i + j) % 7))) for j in range(8)] for i in itertools.count())
+plans = total.plans(2.0, batches, prefetch=2)
+print(total.batch(2.0, next(plans)).shape)
+"""
+
+
+def test_a_process_ends_cleanly_while_plans_are_made() -> None:
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "(8,)\n"), done.stderr
