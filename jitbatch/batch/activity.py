@@ -1,11 +1,11 @@
 """Activity analysis: find the row operands that a derivative can pass through. Names in code say "flows".
 
 All values of a value class lie in one arena, and to JAX the whole arena has a derivative. But some values are
-constants: the inputs, the values that depend on inputs alone, and the results of `jax.lax.stop_gradient`, such as the
-maximum of any number of values (`ir/cell.ReductionCell`). If a type reads only constants as one of its operands, the
-rows of that operand are constants for JAX too. So a batch has the derivatives of the plain per-sample loop, even where
-the derivative of an operand is infinite (the square root of zero) or does not exist (`lax.while_loop`). And a batch
-spends no time on gradients of inputs.
+constants: the inputs (but those that a plan declares as differentiable), the values that depend on constants alone, and
+the results of `jax.lax.stop_gradient`, such as the maximum of any number of values (`ir/cell.ReductionCell`). If a type
+reads only constants as one of its operands, the rows of that operand are constants for JAX too. So a batch has the
+derivatives of the plain per-sample loop, even where the derivative of an operand is infinite (the square root of zero)
+or does not exist (`lax.while_loop`). And a batch spends no time on gradients of inputs that nobody asked for.
 """
 
 from collections import deque
@@ -25,36 +25,31 @@ Flows = tuple[tuple[bool, ...], ...]
 
 
 def find_flows(
-    kinds: Sequence[Kind], edges: Collection[Edge[int]], from_shared: Collection[tuple[int, int]], tables: Tables
+    kinds: Sequence[Kind], edges: Collection[Edge[int]], active: Collection[tuple[int, int]], tables: Tables
 ) -> Flows:
-    """Find the row operands that a derivative with respect to shared values can pass through.
+    """Find the row operands that a derivative can pass through.
 
     Args:
         kinds: the kind of each type.
         edges: between types.
-        from_shared: the types and row operands that can read a shared value.
+        active: the types and row operands that can read a shared value, or an input that is differentiated.
         tables: the tables of the kinds.
     """
     flows = [[False] * kind.rows for kind in kinds]
-    for number, row in from_shared:
-        flows[number][row] = kinds[number].cell.has_derivative
+    for type_id, row in active:
+        flows[type_id][row] = kinds[type_id].cell.has_derivative
     readers: dict[tuple[int, int], list[Edge[int]]] = {}
     for edge in edges:
         readers.setdefault((edge.read, edge.output), []).append(edge)
     remaining = deque(range(len(kinds)))
     while remaining:
-        number = remaining.popleft()
-        for output, is_reached in enumerate(_outputs_reached(kinds[number], flows[number], tables)):
-            for edge in readers.get((number, output), ()) if is_reached else ():
+        type_id = remaining.popleft()
+        for output, is_reached in enumerate(_outputs_reached(kinds[type_id], flows[type_id], tables)):
+            for edge in readers.get((type_id, output), ()) if is_reached else ():
                 if kinds[edge.reader].cell.has_derivative and not flows[edge.reader][edge.slot]:
                     flows[edge.reader][edge.slot] = True
                     remaining.append(edge.reader)
     return tuple(map(tuple, flows))
-
-
-def every_flow(kinds: Sequence[Kind]) -> Flows:
-    """The row operands that a derivative can pass through if inputs have one: all of each cell with a derivative."""
-    return tuple((kind.cell.has_derivative,) * kind.rows for kind in kinds)
 
 
 def without_flow(rows: Any, flows: bool) -> Any:

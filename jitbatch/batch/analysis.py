@@ -1,13 +1,13 @@
 """The analysis of a batch, the same for every executor: types, merged calls, and the nodes to schedule."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from jitbatch.batch.activity import Flows, every_flow
+from jitbatch.batch.activity import Flows
 from jitbatch.batch.inputs import PackedInputs, pack_inputs
 from jitbatch.batch.problem import Problem, problem_of
 from jitbatch.batch.retype import typed
@@ -61,9 +61,8 @@ class Analysis:
 
     @property
     def flows(self) -> Flows:
-        """The row operands of each type that a derivative can pass through. Inputs that are tracers of an outer
-        transformation may have a derivative themselves."""
-        return every_flow(self.types.kinds) if self.packed.is_traced else self.types.flows
+        """The row operands of each type that a derivative can pass through."""
+        return self.types.flows_from(self.packed.active) if self.packed.active else self.types.flows
 
     @property
     def first_free_row(self) -> np.ndarray:
@@ -102,8 +101,9 @@ class Analysis:
 
 
 def analyse(
-    graphs: Sequence[Graph], inputs: Sequence[Inputs], types: Types, dedupe: bool, shared: Iterable[int] = ()
-) -> Analysis:
+    graphs: Sequence[Graph], inputs: Sequence[Inputs], types: Types, dedupe: bool, shared: Iterable[int] = (),
+    differentiable: Collection[int] = (),
+) -> Analysis:  # fmt: skip
     """Analyse a batch of at least one sample.
 
     Args:
@@ -112,10 +112,11 @@ def analyse(
         types: the types of the batch.
         dedupe: whether to merge equal calls.
         shared: additional shared values that are needed as rows.
+        differentiable: the value classes with differentiated inputs.
     """
     tables = graphs[0].tables
     typed_graphs = typed(graphs, types)
-    packed = pack_inputs(inputs, types, tables)
+    packed = pack_inputs(inputs, types, tables, differentiable)
     shared_rows = _shared_rows({*shared}.union(*(graph.shared for graph in typed_graphs)), tables, packed.classes)
     positions = shared_positions({c: rows for c, rows in enumerate(shared_rows) if rows}, tables, packed.classes)
     batch = types.table.batch(typed_graphs, packed.read, *positions, dedupe)
@@ -146,15 +147,15 @@ def shared_positions(rows: Mapping[int, Sequence[int]], tables: Tables, classes:
     value_class = np.array(tables.shared_class, np.int32)
     row = np.full(len(value_class), -1, np.int32)
     counts = np.zeros(classes, np.int32)
-    for number, own in rows.items():
+    for class_id, own in rows.items():
         row[list(own)] = range(len(own))
-        counts[number] = len(own)
+        counts[class_id] = len(own)
     return SharedRows(value_class, row, counts)
 
 
-def _shared_rows(numbers: set[int], tables: Tables, classes: int) -> list[tuple[int, ...]]:
-    """The shared values `numbers` for each of `classes` value classes, each in canonical order."""
+def _shared_rows(shared_ids: set[int], tables: Tables, classes: int) -> list[tuple[int, ...]]:
+    """The shared values `shared_ids` for each of `classes` value classes, each in canonical order."""
     rows: list[tuple[int, ...]] = [()] * classes
-    for number in sorted(numbers, key=tables.shared_order):
-        rows[tables.shared_class[number]] += (number,)
+    for shared_id in sorted(shared_ids, key=tables.shared_order):
+        rows[tables.shared_class[shared_id]] += (shared_id,)
     return rows

@@ -1,7 +1,7 @@
 """The input rows of a batch: all leaves of one value class in one array, with equal rows merged."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -25,8 +25,8 @@ class PackedInputs:
 
     Attributes:
         read: the input rows in the core, which merges equal rows.
-        others: for value classes that the core cannot write, all rows before merging: tracers and keys. Rows of tracers
-            are never merged.
+        others: for value classes that the core does not write, all rows before merging: tracers, keys, and classes with
+            differentiated inputs. Only rows of keys are merged.
         classes: the number of value classes when the rows were packed. Another thread may add some to the tables.
     """
 
@@ -39,53 +39,74 @@ class PackedInputs:
     def is_traced(self) -> bool:
         return any(map(compat.is_tracer, self.others.values()))
 
+    @property
+    def active(self) -> frozenset[int]:
+        """The value classes whose rows may be differentiated."""
+        return frozenset(class_id for class_id in self.others if not self.tables.classes[class_id].is_key)
+
     @cached_property
     def counts(self) -> np.ndarray:
         """int32 [classes]; the number of distinct rows of each value class."""
-        return np.array([self.read.count(number) for number in range(self.classes)], np.int32)
+        return np.array([self.read.count(class_id) for class_id in range(self.classes)], np.int32)
 
     @cached_property
     def rows(self) -> dict[int, Any]:
         """The distinct rows of each value class with input rows."""
         return {
-            number: self.padded(number, int(self.counts[number])) for number in np.flatnonzero(self.counts).tolist()
+            class_id: self.padded(class_id, int(self.counts[class_id]))
+            for class_id in np.flatnonzero(self.counts).tolist()
         }
 
-    def padded(self, number: int, size: int) -> Any:
+    def padded(self, class_id: int, size: int) -> Any:
         """The distinct rows of a value class, padded with zeros to `size` rows; None if `size` is 0."""
         if not size:
             return None
-        value_class, other = self.tables.classes[number], self.others.get(number)
-        if compat.is_tracer(other):
+        value_class, other = self.tables.classes[class_id], self.others.get(class_id)
+        if other is not None and not value_class.is_key:
             return pad_rows(other, size)
         if not value_class.is_key:
             rows = np.empty((size, *value_class.shape), value_class.dtype)
-            self.read.write(number, rows)
+            self.read.write(class_id, rows)
             return rows
         if other is None:
             return jnp.zeros((size, *value_class.shape), value_class.dtype)
         data = key_bits(other)
-        rows = np.empty((self.read.count(number), *data.shape[1:]), data.dtype)
-        self.read.write(number, rows)
-        return pad_rows(_wrap_keys(rows, other), size)
+        rows = np.empty((self.read.count(class_id), *data.shape[1:]), data.dtype)
+        self.read.write(class_id, rows)
+        return pad_rows(wrap_keys(rows, other), size)
 
 
-def pack_inputs(inputs: Sequence[Inputs], types: Types, tables: Tables) -> PackedInputs:
-    """Pack the leaves of all samples by value class. The core reads NumPy arrays of the right dtype itself."""
+def pack_inputs(
+    inputs: Sequence[Inputs], types: Types, tables: Tables, differentiable: Collection[int] = ()
+) -> PackedInputs:
+    """Pack the leaves of all samples by value class. The core reads NumPy arrays of the right dtype itself.
+
+    Args:
+        inputs: the used leaves of each sample.
+        types: the types of the batch.
+        tables: the tables of the batch.
+        differentiable: the value classes with differentiated inputs. Their rows are not merged.
+    """
     formats = tables.class_formats()[:]
     read = types.table.inputs(inputs, formats)
     others: dict[int, Any] = {}
-    for number in read.unread:
-        arrays = [array for sample in inputs for value_class, some in sample if value_class == number for array in some]
-        value_class = tables.classes[number]
+    for class_id in sorted({*read.unread, *differentiable}):
+        arrays = [
+            array for sample in inputs for value_class, some in sample if value_class == class_id for array in some
+        ]
+        value_class = tables.classes[class_id]
         if any(issubclass(kind, compat.Tracer) for kind in set(map(type, arrays))):
-            others[number] = meshes.run(partial(_stack, value_class), arrays)
-            read.put_opaque(number)
+            others[class_id] = meshes.run(partial(_stack, value_class), arrays)
+            read.put_opaque(class_id)
+        elif class_id in differentiable:
+            rows = np.zeros((0, *value_class.shape), value_class.dtype)
+            others[class_id] = stack_on_host(arrays, value_class) if arrays else rows
+            read.put_opaque(class_id)
         else:
-            host = _stack_on_host(arrays, value_class)
-            read.put(number, host)
+            host = stack_on_host(arrays, value_class)
+            read.put(class_id, host)
             if value_class.is_key:
-                others[number] = _wrap_keys(host, arrays[0])
+                others[class_id] = wrap_keys(host, arrays[0])
     return PackedInputs(read, others, tables, len(formats))
 
 
@@ -100,12 +121,12 @@ def _rows_shape(array: Any, value_class: ValueClass) -> tuple[int, ...]:
     return (math.prod(shape[: len(shape) - len(value_class.shape)]), *value_class.shape)
 
 
-def _wrap_keys(data: np.ndarray, like: Any) -> Any:
+def wrap_keys(data: np.ndarray, like: Any) -> Any:
     with jax.ensure_compile_time_eval():
         return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
-def _stack_on_host(arrays: Sequence[Any], value_class: ValueClass) -> np.ndarray:
+def stack_on_host(arrays: Sequence[Any], value_class: ValueClass) -> np.ndarray:
     """Numbers and arrays as the rows of a value class, in one NumPy array; keys as their key data."""
     if value_class.is_key:
         data = [key_bits(key) for key in arrays]

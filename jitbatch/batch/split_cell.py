@@ -262,10 +262,10 @@ def _cheapest_border(
         while reached[node] is not None:
             path.append((reached[node], node))
             node = reached[node]
-        flow = min(room[one][other] for one, other in path)
-        for one, other in path:
-            room[one][other] -= flow
-            room[other][one] += flow
+        flow = min(room[start][end] for start, end in path)
+        for start, end in path:
+            room[start][end] -= flow
+            room[end][start] += flow
 
 
 def _pieces(equations: Sequence[Any], early: Container[Any]) -> list[list[Any]]:

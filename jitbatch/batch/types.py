@@ -6,7 +6,7 @@ has all outputs. If a cell runs in a loop, its parts before and after the loop a
 `batch/split_cell`). Each graph is then expressed in these types (see `batch/retype`).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -82,7 +82,8 @@ class Types:
         origins: the stable name of each type.
         phases: the types of each phase, and whether the phase is a loop.
         edges: `(read, reader)` pairs of types.
-        flows: the row operands of each type that a derivative can pass through, if inputs are constants.
+        connections: the edges between types, with outputs and row operands.
+        from_shared: the types and row operands that can read a shared value.
         exemplars: at least one graph; together, they contain everything in the profile.
         is_split: whether cells in loops were split.
         recipes: the recipe of each kind in the profile.
@@ -97,7 +98,8 @@ class Types:
     origins: tuple[Origin, ...]
     phases: tuple[tuple[tuple[int, ...], bool], ...]
     edges: frozenset[tuple[int, int]]
-    flows: Flows
+    connections: frozenset[Edge[int]]
+    from_shared: frozenset[tuple[int, int]]
     exemplars: tuple[Graph, ...]
     is_split: bool
     recipes: dict[int, Recipe]
@@ -114,18 +116,36 @@ class Types:
             return (ROW_OPERAND, binding[: operand.slot].count(ROW), 0) if bound == ROW else (SHARED_VALUE, bound, 0)
 
         recipes = {}
-        for number, recipe in self.recipes.items():
-            binding = tables.kinds[number].binding
+        for kind_id, recipe in self.recipes.items():
+            binding = tables.kinds[kind_id].binding
             parts = [
                 (int(self.of_kind[part.kind]), [source(operand, binding) for operand in part.operands])
                 for part in recipe.parts
             ]
-            recipes[number] = parts, [(made.part, made.output) for made in recipe.outputs]
+            recipes[kind_id] = parts, [(made.part, made.output) for made in recipe.outputs]
         types = [
             (made, kind.rows, kind.is_variadic, kind.cell.may_merge)
             for made, kind in zip(self.made.tolist(), self.kinds, strict=True)
         ]
         return make_type_table(types, [members for members, is_loop in self.phases if is_loop], recipes)
+
+    @cached_property
+    def flows(self) -> Flows:
+        """The row operands of each type that a derivative can pass through, if inputs are constants."""
+        return self.flows_from(())
+
+    def flows_from(self, classes: Collection[int]) -> Flows:
+        """The row operands of each type that a derivative can pass through, if inputs of some value classes have one.
+
+        An operand of such a class is taken for one that reads an input.
+        """
+        reads = {
+            (type_id, row)
+            for type_id, read in enumerate(self.reads)
+            for row, class_id in enumerate(read)
+            if class_id in classes
+        }
+        return find_flows(self.kinds, self.connections, self.from_shared | reads, self.exemplars[0].tables)
 
     def in_order(self, order: Sequence[Origin]) -> "Types":
         """The same types, with phases and the types inside loops in a given order.
@@ -139,7 +159,7 @@ class Types:
         positions = [at[origin] for origin in self.origins]
         phases = [(tuple(sorted(members, key=positions.__getitem__)), is_loop) for members, is_loop in self.phases]
         phases.sort(key=lambda phase: positions[phase[0][0]])
-        place = {t: number for number, (members, _) in enumerate(phases) for t in members}
+        place = {t: phase for phase, (members, _) in enumerate(phases) for t in members}
         fits = all(place[read] <= place[reader] for read, reader in self.edges)
         return replace(self, phases=tuple(phases)) if fits else self
 
@@ -168,7 +188,7 @@ def known_types(profile: Profile, tables: Tables, split: bool, order: tuple[Orig
 def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
     """Decide the types for the profile of some graphs. The arguments are those of `types_of`."""
     tables = graphs[0].tables
-    united, outputs = _unite([tables.kinds[number] for number in profile.kinds])
+    united, outputs = unite([tables.kinds[kind_id] for kind_id in profile.kinds])
     kind_of = dict(zip(profile.kinds, united, strict=True))
     outputs_of = dict(zip(profile.kinds, outputs, strict=True))
     edges = sorted(
@@ -187,30 +207,30 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
         for part in recipe.parts:
             origin = Origin(kind.cell.body_digest, part.name, tables.binding_order(kind.binding))
             origins.setdefault(part.kind, origin)
-    numbers = sorted(origins, key=lambda number: _order(tables.kinds[number], tables))
-    place = {number: t for t, number in enumerate(numbers)}
+    kind_ids = sorted(origins, key=lambda kind_id: _order(tables.kinds[kind_id], tables))
+    place = {kind_id: t for t, kind_id in enumerate(kind_ids)}
     between_types = _edges_between_types(recipes, edges, place)
     pairs = {(edge.read, edge.reader) for edge in between_types}
-    kinds = tuple(tables.kinds[number] for number in numbers)
-    from_shared = _from_shared(profile, kind_of, recipes, place, tables)
+    kinds = tuple(tables.kinds[kind_id] for kind_id in kind_ids)
     of_kind = np.full(len(tables.kinds), -1)
-    of_kind[numbers] = np.arange(len(numbers))
+    of_kind[kind_ids] = np.arange(len(kind_ids))
     return Types(
         profile=profile,
         kinds=kinds,
         of_kind=of_kind,
-        made=np.array([len(tables.kind_classes[number]) for number in numbers], np.int64),
-        reads=tuple(_classes_read(tables.kinds[number], tables) for number in numbers),
-        writes=tuple(tables.kind_classes[number] for number in numbers),
-        origins=tuple(origins[number] for number in numbers),
-        phases=tuple(find_phases(len(numbers), pairs)),
+        made=np.array([len(tables.kind_classes[kind_id]) for kind_id in kind_ids], np.int64),
+        reads=tuple(_classes_read(tables.kinds[kind_id], tables) for kind_id in kind_ids),
+        writes=tuple(tables.kind_classes[kind_id] for kind_id in kind_ids),
+        origins=tuple(origins[kind_id] for kind_id in kind_ids),
+        phases=tuple(find_phases(len(kind_ids), pairs)),
         edges=frozenset(pairs),
-        flows=find_flows(kinds, between_types, from_shared, tables),
+        connections=frozenset(between_types),
+        from_shared=frozenset(_from_shared(profile, kind_of, recipes, place, tables)),
         exemplars=_exemplars(graphs),
         is_split=split,
         recipes={
-            number: Recipe(recipes[kind].parts, tuple(recipes[kind].outputs[o] for o in outputs_of[number]))
-            for number, kind in kind_of.items()
+            kind_id: Recipe(recipes[kind].parts, tuple(recipes[kind].outputs[o] for o in outputs_of[kind_id]))
+            for kind_id, kind in kind_of.items()
         },
     )
 
@@ -237,7 +257,7 @@ def _order(kind: Kind, tables: Tables) -> tuple[Any, ...]:
     return kind.cell.digest, tables.binding_order(kind.binding)
 
 
-def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
+def unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
     """Unite kinds with equal bodies: an operand is a row if it is a row in one of them, and all have all outputs.
 
     Returns:
@@ -262,7 +282,7 @@ def _unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
 
 def _loops(kinds: Sequence[Kind], edges: Sequence[Edge[Kind]]) -> dict[Kind, frozenset[Kind]]:
     """For each kind that runs in a loop, the kinds of that loop."""
-    place = {kind: number for number, kind in enumerate(kinds)}
+    place = {kind: position for position, kind in enumerate(kinds)}
     phases = find_phases(len(kinds), {(place[edge.read], place[edge.reader]) for edge in edges})
     loops = [frozenset(kinds[member] for member in members) for members, is_loop in phases if is_loop]
     return {kind: loop for loop in loops for kind in loop}
@@ -285,7 +305,7 @@ def _recipe(kind: Kind, edges: Sequence[Edge[Kind]], loop: frozenset[Kind], tabl
         whole = Part(tables.kind(kind.cell, kind.binding), "core", rows)
         return Recipe((whole,), tuple(Made(0, output) for output in outputs))
     hoists = len(split.hoists)
-    names = (*(f"hoist{number}" for number in range(hoists)), "core", "sink")
+    names = (*(f"hoist{hoist}" for hoist in range(hoists)), "core", "sink")
     parts = []
     for name, part in zip(names, split.parts, strict=False):
         binding = tuple(kind.binding[o.slot] if isinstance(o, Operand) else ROW for o in part.operands)
@@ -324,8 +344,8 @@ def _from_shared(
     as rows, they are also the terms of reductions.
     """
     found: set[tuple[int, int]] = set()
-    for number, kind in kind_of.items():
-        slots = {slot for slot, bound in enumerate(tables.kinds[number].binding) if bound != ROW}
+    for kind_id, kind in kind_of.items():
+        slots = {slot for slot, bound in enumerate(tables.kinds[kind_id].binding) if bound != ROW}
         for part in recipes[kind].parts:
             for row, operand in enumerate(part.operands):
                 is_shared = isinstance(operand, Operand) and operand.slot in slots

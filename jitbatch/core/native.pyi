@@ -1,6 +1,6 @@
 """The compiled core of planning; see `jitbatch.core.reference` for what each class is and does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ def find_ranks(type_ids: np.ndarray, order: np.ndarray, reader: np.ndarray, read
 class InputRows:
     @property
     def unread(self) -> list[int]: ...
-    def put(self, number: int, rows: np.ndarray, /) -> None: ...
-    def put_opaque(self, number: int, /) -> None: ...
-    def count(self, number: int, /) -> int: ...
-    def write(self, number: int, out: np.ndarray, /) -> None: ...
+    def put(self, class_id: int, rows: np.ndarray, /) -> None: ...
+    def put_opaque(self, class_id: int, /) -> None: ...
+    def count(self, class_id: int, /) -> int: ...
+    def write(self, class_id: int, out: np.ndarray, /) -> None: ...
 
 class TypedGraph:
     @property
@@ -123,3 +123,36 @@ class TypeTable:
         shared_count: np.ndarray, dedupe: bool, /,
     ) -> Batch: ...  # fmt: skip
     def layout(self, phases: Sequence[PhaseLayout], arenas: Sequence[ArenaLayout], size: int, /) -> Layout: ...
+
+class Decorated:
+    """The base class of decorated functions; see `jitbatch.record.decorated`."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class Templates:
+    """Templates of calls by the forms of their arguments; see `jitbatch.record.known_calls`."""
+    def __len__(self) -> int: ...
+
+class Calls:
+    """The calls of one recording; see `jitbatch.record.compiled_calls`."""
+    def __init__(
+        self, recorder: Any, builder: Any, hidden: dict[Any, Any], exposed: list[Any], composites: set[Any],
+        templates: Templates, sites: Any, /,
+    ) -> None: ...  # fmt: skip
+    @property
+    def count(self) -> int: ...
+    def share(self, argument: Any, form: int, /) -> None: ...
+    def given_rows(self, given: Iterable[tuple[tuple[Any, int], Any]], before: int, /) -> list[Any]: ...
+    def end_body(self, function: Any, first: int, result: Any, scope: int) -> bool: ...
+    def release(self) -> None: ...
+
+def bind_recorder(
+    value: type,
+    recorder: type,
+    builder: type,
+    operation: type,
+    node: Any,
+    trace_state: Any,
+    is_named_tuple: Any,
+    replay: Any,
+    /,
+) -> None: ...

@@ -140,7 +140,7 @@ class Graph:
                     edges.add((int(self.kind[by]), value - int(self.node_values[by]), int(self.kind[node]), slot))
         present = self.edges_present.tolist()
         check(present == sorted(set(present)), "edges are present once, ascending")
-        check({tuple(tables.edges[number]) for number in present} == edges, "the edges between its nodes are present")
+        check({tuple(tables.edges[edge_id]) for edge_id in present} == edges, "the edges between its nodes are present")
 
     def __str__(self) -> str:
         def name(value: int) -> str:

@@ -38,12 +38,12 @@ class InputRows:
         """
         if self.constants:
             leaves = [*leaves, *self.constants]
-        return [(number, take(leaves)) for number, _, take in self.takes]
+        return [(class_id, take(leaves)) for class_id, _, take in self.takes]
 
     def packed(self, leaves: Sequence[Any]) -> Inputs:
         """The used leaves of a sample, with numbers as arrays. For immutable samples."""
         taken = zip(self.takes, self.taken(leaves), strict=True)
-        return tuple((number, tuple(numbers_together(some, dtype))) for (_, dtype, _), (number, some) in taken)
+        return tuple((class_id, tuple(numbers_together(some, dtype))) for (_, dtype, _), (class_id, some) in taken)
 
 
 def numbers_together(leaves: Sequence[Any], dtype: Any) -> Iterator[Any]:
@@ -67,7 +67,7 @@ def input_rows(
         dtypes: the dtypes of all value classes.
     """
     takes = [
-        (number, dtypes[number], _taking(own)) for number, own in zip(counts[0].tolist(), leaves, strict=True)
+        (class_id, dtypes[class_id], _taking(own)) for class_id, own in zip(counts[0].tolist(), leaves, strict=True)
     ]  # fmt: skip
     return InputRows(of_input, counts, tuple(takes), constants)
 

@@ -79,7 +79,7 @@ def _difference(index: int, outline: Any, position: int, other: Any, sample: int
     )
     (tree, leaves), (wanted_tree, wanted_leaves) = other, wanted
     if tree == wanted_tree and all(
-        _differ_in_length(classes[one], classes[two]) for one, two in zip(leaves, wanted_leaves, strict=True)
+        _differ_in_length(classes[own], classes[two]) for own, two in zip(leaves, wanted_leaves, strict=True)
     ):
         return message + 'an array of varying length is one value; return a list of its rows, or use out="list"'
     return message + (
@@ -88,9 +88,9 @@ def _difference(index: int, outline: Any, position: int, other: Any, sample: int
     )
 
 
-def _differ_in_length(one: Any, other: Any) -> bool:
+def _differ_in_length(leaf: Any, other: Any) -> bool:
     """Whether two value classes are equal but for the length of their first axis."""
-    return one.dtype == other.dtype and bool(one.shape and other.shape) and one.shape[1:] == other.shape[1:]
+    return leaf.dtype == other.dtype and bool(leaf.shape and other.shape) and leaf.shape[1:] == other.shape[1:]
 
 
 def _describe(item: tuple[Any, Sequence[int]], classes: Any) -> str:

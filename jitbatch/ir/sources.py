@@ -28,13 +28,20 @@ class Operation(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The origin of a cell: the user's function, its file and line, its operations, and whether the cell is one of
-    several cells of one call (see `record/list_arguments`)."""
+    """The origin of a cell.
+
+    Attributes:
+        name, where: the user's function, and its file and line.
+        operations: the recorded operations.
+        is_part: whether the cell is one of several cells of one call (see `record/list_arguments`).
+        is_bare: whether the cell is a group of operations outside of decorated and jitted functions.
+    """
 
     name: str
     where: str
     operations: tuple[Operation, ...] = ()
     is_part: bool = False
+    is_bare: bool = False
 
 
 class Sources:

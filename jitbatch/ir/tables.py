@@ -178,8 +178,8 @@ class Interned(Generic[Entry]):
     def __contains__(self, key: Hashable) -> bool:
         return key in self._numbers
 
-    def __getitem__(self, number: int) -> Entry:
-        return self.entries[number]
+    def __getitem__(self, entry_id: int) -> Entry:
+        return self.entries[entry_id]
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -219,6 +219,7 @@ class Tables:
         self.statics = Cache(MAX_STATICS)
         self.causes = Cache(MAX_STATICS)
         self.outlines: Interned[Any] = Interned()
+        self.out_trees: Interned[Any] = Interned()
         self.holds_tracers = False  # plans and programs of tracers cannot be used again
         self.shared_class: list[int] = []
         self.kind_classes: list[tuple[int, ...]] = []
@@ -258,20 +259,20 @@ class Tables:
         """The id of the value class of an aval."""
         return self.classes.number(ValueClass(tuple(aval.shape), aval.dtype))
 
-    def aval_class(self, number: int) -> int:
+    def aval_class(self, aval_id: int) -> int:
         """The id of the value class of the aval with this id."""
-        if number not in self._aval_classes:
-            self._aval_classes[number] = self.class_of(self.avals[number])
-        return self._aval_classes[number]
+        if aval_id not in self._aval_classes:
+            self._aval_classes[aval_id] = self.class_of(self.avals[aval_id])
+        return self._aval_classes[aval_id]
 
-    def element_aval(self, number: int, length: int | None) -> tuple[Any, int]:
-        """The aval of an element of arrays of aval `number`, or of a slice of `length` elements; and its id."""
-        found = self._element_avals.get((number, length))
+    def element_aval(self, aval_id: int, length: int | None) -> tuple[Any, int]:
+        """The aval of an element of arrays of aval `aval_id`, or of a slice of `length` elements; and its id."""
+        found = self._element_avals.get((aval_id, length))
         if found is None:
-            aval = self.avals[number]
+            aval = self.avals[aval_id]
             shape = aval.shape[1:] if length is None else (length, *aval.shape[1:])
             aval = compat.make_aval(shape, aval.dtype, aval.weak_type)
-            found = self._element_avals[number, length] = (aval, self.avals.number(aval))
+            found = self._element_avals[aval_id, length] = (aval, self.avals.number(aval))
         return found
 
     def form(self, *description: Hashable) -> int:
@@ -287,19 +288,19 @@ class Tables:
         """The form of a leaf of the shared arguments."""
         found = self._leaf_forms.get((aval, leaf))
         if found is None:
-            number = self.share(SharedLeaf(leaf), self.avals[aval])
-            found = self._leaf_forms[aval, leaf] = self.shared_form(aval, number)
+            shared_id = self.share(SharedLeaf(leaf), self.avals[aval])
+            found = self._leaf_forms[aval, leaf] = self.shared_form(aval, shared_id)
         return found
 
     def shared_of_form(self, form: int) -> int:
         """The id of the shared value with this form."""
         return self.forms[-1 - form][2]
 
-    def class_order(self, number: int) -> tuple[Any, ...]:
+    def class_order(self, class_id: int) -> tuple[Any, ...]:
         """A sort key for value classes that does not depend on the order of recording."""
-        found = self._class_orders.get(number)
+        found = self._class_orders.get(class_id)
         if found is None:
-            found = self._class_orders[number] = self.classes[number].shape, str(self.classes[number].dtype)
+            found = self._class_orders[class_id] = self.classes[class_id].shape, str(self.classes[class_id].dtype)
         return found
 
     def share(self, entry: SharedValue, aval: Any) -> int:
@@ -312,10 +313,10 @@ class Tables:
             if isinstance(entry.value, np.ndarray) and key not in self.shared:
                 entry = SharedArray(entry.value.copy())  # NumPy arrays may change; a recording must not
         with self._lock:
-            number = self.shared.number(entry, key)
-            if number == len(self.shared_class):
+            shared_id = self.shared.number(entry, key)
+            if shared_id == len(self.shared_class):
                 self.shared_class.append(self.class_of(aval))
-        return number
+        return shared_id
 
     def edge_number(self, output: int, slot: int) -> int:
         """The id of the edge between an output and a slot, which are indices in `ends`."""
@@ -329,9 +330,9 @@ class Tables:
             found = self._edge_numbers[output, slot] = self.edges.number(edge)
         return found
 
-    def shared_order(self, number: int) -> tuple[Any, ...]:
+    def shared_order(self, shared_id: int) -> tuple[Any, ...]:
         """A sort key for shared values that does not depend on the order of recording, except for tracers."""
-        remaining = [] if number in self._shared_orders else [number]
+        remaining = [] if shared_id in self._shared_orders else [shared_id]
         while remaining:
             entry = self.shared[remaining[-1]]
             operands = entry.operands if isinstance(entry, SharedResult) else ()
@@ -340,30 +341,30 @@ class Tables:
                 known = remaining.pop()
                 self._shared_orders[known] = self._order_of(known, entry)
             remaining += unknown
-        return self._shared_orders[number]
+        return self._shared_orders[shared_id]
 
-    def _order_of(self, number: int, entry: SharedValue) -> tuple[Any, ...]:
+    def _order_of(self, shared_id: int, entry: SharedValue) -> tuple[Any, ...]:
         if isinstance(entry, SharedLeaf):
             return 0, entry.index
         if isinstance(entry, SharedResult):
             call = (entry.cell.digest, [self._shared_orders[operand] for operand in entry.operands], entry.output)
             return 1, hashlib.sha256(repr(call).encode()).hexdigest()
         if compat.is_tracer(entry.value):
-            return 3, number
+            return 3, shared_id
         bits = repr(array_key(_as_array(entry.value, jax.typeof(entry.value))))
         return 2, hashlib.sha256(bits.encode()).hexdigest()
 
     def binding_order(self, binding: tuple[int, ...]) -> tuple[Any, ...]:
         """A sort key for bindings, made of the sort keys of their shared values."""
-        return tuple(() if number == ROW else self.shared_order(number) for number in binding)
+        return tuple(() if shared_id == ROW else self.shared_order(shared_id) for shared_id in binding)
 
     def kind(self, cell: Cell, binding: tuple[int, ...]) -> int:
         """The id of the kind of a cell and a binding. A new one is added."""
-        number = self._kind_numbers.get((cell, binding))
-        if number is None:
+        kind_id = self._kind_numbers.get((cell, binding))
+        if kind_id is None:
             with self._lock:
-                number = self.kinds.number(Kind(cell, binding))
-                if number == len(self.kind_classes):
+                kind_id = self.kinds.number(Kind(cell, binding))
+                if kind_id == len(self.kind_classes):
                     self.kind_classes.append(tuple(map(self.class_of, cell.out_avals)))
-            self._kind_numbers[cell, binding] = number
-        return number
+            self._kind_numbers[cell, binding] = kind_id
+        return kind_id

@@ -3,8 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,8 +17,7 @@ WIDEST = 8
 """A tuple of more items is not taken for a node of a tree."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of the arguments that is shared or mapped as a whole."""
 
     name: str
@@ -27,8 +25,7 @@ class Part:
     value: Any
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(NamedTuple):
     """A call of `.batch`, taken apart.
 
     Attributes:
@@ -46,7 +43,7 @@ class Arguments:
     def emptied(self, orders: Orders) -> "Arguments":
         """This call without its values: which parts there are, how they are mapped, and the order of keys in shared
         arguments."""
-        return replace(self, parts=[replace(part, value=None) for part in self.parts], orders=orders)
+        return self._replace(parts=[part._replace(value=None) for part in self.parts], orders=orders)
 
     @property
     def axes(self) -> tuple[int | None, ...]:
@@ -147,6 +144,21 @@ def shared_arguments(
     if mapped + len(bound.kwargs) > 1:
         raise ArgumentError("a plan stands for all mapped arguments: leave the others out")
     return tuple(shared)
+
+
+def are_shared(signature: inspect.Signature, in_axes: Any, is_method: bool) -> dict[str, bool]:
+    """Whether each positional argument is shared, by name, as far as `in_axes` has entries."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+    if isinstance(in_axes, tuple | list):
+        names = names[: is_method + len(in_axes)]
+    shared = {}
+    for name, axis in zip(names, _axes_of(in_axes, is_method, names), strict=True):
+        axis_leaves = jax.tree.leaves(axis, is_leaf=lambda a: a is None)
+        if None in axis_leaves and set(axis_leaves) != {None}:
+            raise ArgumentError(f"argument {name!r} is partly mapped: pass what is shared as an argument of its own")
+        shared[name] = None in axis_leaves
+    return shared
 
 
 def _bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:

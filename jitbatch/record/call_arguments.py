@@ -60,10 +60,12 @@ class CallArguments:
 
     Attributes:
         known: flattened arguments by `id`: the fields of a `Flat`.
+        on_shared: called with each argument of shared values that is remembered, and its form.
     """
 
     def __init__(self, tables: Tables, rows: Rows, sample: str):
         self.known: dict[int, tuple[Any, Sequence[Any], Sequence[int | None], int | None, bool]] = {}
+        self.on_shared: Callable[[Any, int], Any] | None = None
         self._shared: list[Flat] = []
         self._tables = tables
         self._rows = rows
@@ -71,6 +73,7 @@ class CallArguments:
         self._remembers = passes.remembers()
 
     def release(self) -> None:
+        self.on_shared = None
         self.known.clear()
         self._shared.clear()
 
@@ -188,14 +191,19 @@ class CallArguments:
         not change."""
         if self._remembers and type(arg) is not Value and len(leaves) == tree.num_leaves > 0:
             form = self._tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
-            self.known[id(arg)] = Flat(arg, leaves, (), form, True)
+            self._keep_shared(Flat(arg, leaves, (), form, True))
 
     def _remember_shared(self, flat: Flat) -> Flat:
         """Remember an argument that holds nothing but shared values."""
         self._shared.append(flat)
         if self._remembers:
-            self.known[id(flat.arg)] = flat
+            self._keep_shared(flat)
         return flat
+
+    def _keep_shared(self, flat: Flat) -> None:
+        self.known[id(flat.arg)] = flat
+        if self.on_shared is not None and flat.form is not None:
+            self.on_shared(flat.arg, flat.form)
 
     def _remember_rows(self, arg: Any, kind: type, forms: Sequence[Hashable], form: int) -> None:
         """Remember the form of a named tuple or a dict, if it holds nothing but rows, which have these forms."""

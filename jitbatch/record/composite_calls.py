@@ -25,22 +25,47 @@ def composite_call(
     recorder: "Recorder", fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """The result of a call that is likely to be a composite one."""
-    known = recorder.arguments.known
     passed = [*args, *kwargs.values()]
+    known, held = recorder.arguments.known, recorder.held.parts
     trees: list[tuple[Any, list[Any]]] = []
+    changing: list[Any] = []
     for position, arg in enumerate(passed):
-        if type(arg) is not Value and id(arg) not in known:
-            passed[position], leaves = _with_values(arg, recorder.as_value)
-            trees.append((passed[position], leaves))
+        if type(arg) is not Value and id(arg) not in known and id(arg) not in held:
+            passed[position] = _hold(recorder, arg, trees, changing)
     calls, first_op, exposed = recorder.calls, len(recorder.ops), len(recorder.leaks.exposed)
     positional = len(args)
     named = dict(zip(kwargs, passed[positional:], strict=True)) if kwargs else kwargs
-    result = run_body(recorder, fun, passed[:positional], named)
+    try:
+        result = run_body(recorder, fun, passed[:positional], named)
+    finally:
+        if changing:
+            recorder.held.forget(changing)
     for arg, leaves in trees:
         check_holds(arg, leaves, recorder.sample)
     is_composite = recorder.calls > calls
-    recorder.leaks.end_body(fun, exposed, (), result if is_composite else None, recorder.scope)
+    kept, caller = result if is_composite else None, recorder.caller
+    if caller is None or not caller.end_body(fun, exposed, kept, recorder.scope):
+        recorder.leaks.end_body(fun, exposed, (), kept, recorder.scope)
     return result if is_composite else _cell_call(recorder, fun, key, args, kwargs, passed, first_op, result)
+
+
+def _hold(recorder: "Recorder", arg: Any, trees: list[tuple[Any, list[Any]]], changing: list[Any]) -> Any:
+    """What a body gets in the place of an argument: the argument itself if all of its leaves are values.
+
+    Args:
+        recorder: the recording.
+        arg: the argument.
+        trees: gets the arguments that may change, and their leaves.
+        changing: gets the parts of these.
+    """
+    found = recorder.held.hold(arg)
+    if found is not None and found[1]:
+        return arg
+    arg, leaves = _with_values(arg, recorder.as_value)
+    trees.append((arg, leaves))
+    if found is not None:
+        changing += found[0]
+    return arg
 
 
 def _with_values(arg: Any, as_value: Callable[[Any], Any]) -> tuple[Any, list[Any]]:

@@ -76,7 +76,7 @@ def _graph(
         leaf_shapes=recording.leaf_shapes,
         constants=recording.constants,
         inputs=part.pop("inputs").reshape(-1, 3),
-        out_tree=recording.out_tree,
+        out_tree=tables.out_trees[tables.out_trees.number(recording.out_tree)],  # equal ones are one object
         **part,
         edges_present=np.array(sorted(map(edge_numbers.__getitem__, edges)), np.int32),
         input_rows=input_rows(of_input, class_rows, leaves, dtypes, recording.constants),

@@ -41,6 +41,7 @@ class GraphBuilder:
         counts: how many rows each node reads.
         operands: the ids of these rows, node after node.
         made: the ids of the rows that the nodes make, node after node. Filled in by `close`.
+        first_output: how many row ids nodes had for their outputs at the last cut (see `record/nodes`).
         node_outputs: how many row ids nodes have for their outputs.
         bare_outputs: how many row ids there are from `BARE` upwards.
         same: maps a row id from `BARE` upwards to an earlier row id of the same value.
@@ -51,12 +52,22 @@ class GraphBuilder:
         constants: the constants that are rows.
     """
 
+    __slots__ = (
+        "__dict__",
+        "bare_outputs",
+        "counts",
+        "kinds",
+        "node_outputs",
+        "operands",
+    )  # slots are what the compiled core fills
+
     def __init__(self, tables: Tables):
         self.tables = tables
         self.kinds: list[int] = []
         self.counts: list[int] = []
         self.operands: list[int] = []
         self.made: Sequence[int] = ()
+        self.first_output = 0
         self.node_outputs = 0
         self.bare_outputs = 0
         self.same: dict[int, int] = {}
@@ -103,11 +114,16 @@ class GraphBuilder:
             self._given_rows[key] = self.give(-1, shared_id, 0, self.tables.shared_class[shared_id])
         return self._given_rows[key]
 
-    # Nodes, once the function has returned
+    # Nodes, once the function has returned or asks for values
 
     def close(self) -> None:
         """State the rows that nodes make: no call is recorded any more."""
-        self.made = range(self.node_outputs)
+        self.made = range(self.first_output, self.node_outputs)
+
+    def reopen(self) -> None:
+        """Begin with no nodes again, after a cut. Row ids go on."""
+        self.kinds, self.counts, self.operands, self.made = [], [], [], ()
+        self.first_output = self.node_outputs
 
     def pop_nodes(self, first: int) -> list[Node]:
         """Remove the nodes from `first` on, and return them."""

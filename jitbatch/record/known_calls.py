@@ -30,6 +30,7 @@ class KnownCalls:
         cell_bodies: by a function and the structure of its arguments, which says nothing of shared values.
         functions: by the code of a function, `FunctionCalls`.
         abstract: avals of operations outside of decorated functions.
+        compiled: the table of templates of the compiled core.
     """
 
     def __init__(self, maxsize: int):
@@ -38,6 +39,7 @@ class KnownCalls:
         self.templates = Cache(maxsize)
         self.cell_bodies = Cache(maxsize)
         self.functions = Cache(maxsize)
+        self.compiled = Cache(1)
         self.abstract = AbstractEvaluation()
 
     def find(self, forms: tuple[Hashable, ...]) -> Template | None:

@@ -31,7 +31,10 @@ class Leaks:
         self._where = where
 
     def release(self) -> None:
+        """Let go of everything, and of the recording, which would wait for the garbage collector."""
         self.hidden.clear()
+        self.exposed.clear()
+        self._where = str
 
     def end_body(
         self, fun: Callable[..., Any], first: int, aliases: Iterable[int | None], result: Any, scope: int

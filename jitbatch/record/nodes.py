@@ -2,10 +2,16 @@
 
 Calls are nodes already. Sums are found among the bare operations, and the other operations are grouped into cells, each
 a further node. Nodes that nothing needs are dropped later (see `record/finalise`).
+
+A sample that asks for values is *cut* at each question: what was recorded so far becomes nodes, and recording goes on.
 """
 
+import contextlib
+import itertools
+import sys
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jitbatch.ir.cell import ReductionCell
 from jitbatch.ir.tables import ROW
@@ -18,11 +24,26 @@ from jitbatch.record.notes import note_group
 from jitbatch.record.reductions import gather_sums
 from jitbatch.record.rows import Rows
 from jitbatch.record.running_totals import apart
-from jitbatch.record.values import Op, Value, check_result
+from jitbatch.record.values import NODE, Op, Value, check_result
 from jitbatch.util.key_order import flatten
+from jitbatch.util.sites import is_generator
 
 if TYPE_CHECKING:
     from jitbatch.record.recorder import Recorder
+
+
+class Part(NamedTuple):
+    """The nodes between two cuts of a recording, in terms of its row ids (see `Recording` for the fields).
+
+    Attributes:
+        outputs: the rows of the leaves that the recording was cut for: of a question, or of the result.
+    """
+
+    kinds: Sequence[int]
+    counts: Sequence[int]
+    operands: Sequence[int]
+    made: Sequence[int]
+    outputs: Sequence[int]
 
 
 def build(recorder: "Recorder", result: Any, structure: Any) -> Recording:
@@ -33,23 +54,18 @@ def build(recorder: "Recorder", result: Any, structure: Any) -> Recording:
         result: what the sample's function returned.
         structure: the structure of the sample.
     """
-    check_result(result, recorder.sample)
-    leaves, out_tree = flatten(result)
-    builder, rows = recorder.builder, recorder.rows
-    ops = _sample_operations(recorder, leaves) if recorder.ops else []
-    outputs = [rows.any_row(leaf) for leaf in leaves]
-    builder.close()
-    if ops:
-        _add_operations(recorder, ops, outputs)
-    if builder.same:
-        builder.operands = list(map(builder.origin, builder.operands))
-        outputs = list(map(builder.origin, outputs))
+    part, out_tree = finish(recorder, result)
+    kinds, counts, operands, made, _ = part
+    if recorder.parts:
+        columns = zip(*(one[:4] for one in (*recorder.parts, part)), strict=True)
+        kinds, counts, operands, made = (list(itertools.chain(*column)) for column in columns)
+    builder = recorder.builder
     return Recording(
-        kinds=builder.kinds,
-        counts=builder.counts,
-        operands=builder.operands,
-        made=builder.made,
-        outputs=outputs,
+        kinds=kinds,
+        counts=counts,
+        operands=operands,
+        made=made,
+        outputs=part.outputs,
         numbered=(builder.node_outputs, builder.bare_outputs),
         given=builder.given,
         given_class=builder.given_class,
@@ -58,6 +74,70 @@ def build(recorder: "Recorder", result: Any, structure: Any) -> Recording:
         out_tree=out_tree,
         structure=structure,
     )
+
+
+def finish(recorder: "Recorder", result: Any) -> tuple[Part, Any]:
+    """The last nodes of a sample, and the tree of its result."""
+    check_result(result, recorder.sample)
+    leaves, out_tree = flatten(result)
+    return _part(recorder, leaves, []), out_tree
+
+
+def cut(recorder: "Recorder", leaves: Sequence[Any]) -> Part:
+    """The nodes since the last cut, where the sample asks for some leaves. Recording goes on.
+
+    Bare operations become nodes here. What code may read of them later is what is still referenced: it is an output of
+    their cells, and they are forgotten. So no group and no running total goes on across a question.
+    """
+    recorder.leaks.check(leaves)
+    ops = list(dict.fromkeys(recorder.ops))
+    _clear_frames(ops)
+    part = _part(recorder, leaves, _referenced(ops))
+    for op in (*ops, *recorder.gathered):
+        for value in op.outputs:
+            if value.row is not None:
+                value.source = NODE
+    recorder.cut_ops += [op for op in ops if op.outputs and op.outputs[0].row is None]
+    recorder.ops, recorder.gathered = [], []
+    recorder.builder.reopen()
+    recorder.parts.append(part)
+    return part
+
+
+def _clear_frames(ops: Sequence[Op]) -> None:
+    """Let the helpers that have returned forget their local variables: the sites of operations hold their frames."""
+    frames = {frame for op in ops if op.site is not None for frame, _ in op.site.chain}
+    for frame in frames:
+        if not is_generator(frame.f_code):
+            with contextlib.suppress(RuntimeError):  # it is running
+                frame.clear()
+
+
+def _referenced(ops: Sequence[Op]) -> list[Value]:
+    """The rows that these operations make and that something else refers to."""
+    made = [value for op in ops for value in (*op.outputs, *(total for total, _ in op.totals))]
+    held = Counter(id(value) for op in ops for value in (*op.inputs, *op.outputs, *(total for total, _ in op.totals)))
+    found = []
+    for value in made:
+        own = held[id(value)] + 3  # `made`, `value`, and the argument of `getrefcount`
+        if value.row is not None and sys.getrefcount(value) > own:
+            found.append(value)
+    return found
+
+
+def _part(recorder: "Recorder", leaves: Sequence[Any], referenced: Sequence[Value]) -> Part:
+    """The nodes since the last cut, for these leaves and for other values that are read later."""
+    builder, rows = recorder.builder, recorder.rows
+    ops = _sample_operations(recorder, [*leaves, *referenced]) if recorder.ops else []
+    outputs = [rows.any_row(leaf) for leaf in leaves]
+    builder.close()
+    if ops:
+        _add_operations(recorder, ops, [*outputs, *(rows.any_row(value) for value in referenced)])
+    operands = builder.operands
+    if builder.same:
+        operands = list(map(builder.origin, operands))
+        outputs = list(map(builder.origin, outputs))
+    return Part(builder.kinds, builder.counts, operands, builder.made, outputs)
 
 
 def _sample_operations(recorder: "Recorder", results: Sequence[Any]) -> list[Op]:

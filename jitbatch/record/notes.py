@@ -34,7 +34,7 @@ def note_group(sources: Sources, cell: Cell, ops: Sequence[Op]) -> None:
             name, where = ops[0].params["name"], f"{debug.func_filename}:{debug.func_lineno}"
         elif site is not None and site.chain:
             name, where = site.chain[0][0].f_code.co_qualname, site.where
-        return Source(name, where, _operations(ops, set()))
+        return Source(name, where, _operations(ops, set()), is_bare=not ops[0].is_users_jit)
 
     sources.note(cell, make)
 

@@ -42,9 +42,12 @@ class OperationRecorder(compat.Trace):
         rows: which values are rows, and which are shared.
         cells: makes cells of bare operations.
         leaks: values that must not be used any more.
+        sites: gives each operation its place in the user's code.
         sample: what is recorded, for errors.
         scope: the id of the decorated call whose body runs, 0 for the sample's function.
     """
+
+    scope: int
 
     def __init__(
         self, tables: Tables, abstract: AbstractEvaluation, granularity: str, sites: tuple[CodeType, CodeType],
@@ -62,7 +65,7 @@ class OperationRecorder(compat.Trace):
         self.scope = 0
         self._abstract = abstract
         self._opens_jits = granularity == "op"
-        self._sites = SiteRecorder(*sites)
+        self.sites = SiteRecorder(*sites)
         self._numbers = KnownNumbers()
         self._arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of NumPy's by `id`, with their last copies
 
@@ -75,7 +78,7 @@ class OperationRecorder(compat.Trace):
         self._numbers.clear()
         self._arrays.clear()
         self.leaks.release()
-        self._sites.forget()
+        self.sites.forget()
 
     # Values and operations
 
@@ -117,7 +120,7 @@ class OperationRecorder(compat.Trace):
     def _operation(self, inputs: Sequence[Any]) -> Op:
         self.leaks.check(inputs)
         inputs = [value if type(value) is Value else self._snapshot(value) for value in inputs]
-        return Op(inputs, self.scope, len(self.builder.kinds), self._sites.here(1))
+        return Op(inputs, self.scope, len(self.builder.kinds), self.sites.here(1))
 
     def _append(self, op: Op, outputs: list[Value]) -> list[Value]:
         """Record an operation with these outputs."""
@@ -150,7 +153,7 @@ class OperationRecorder(compat.Trace):
                 return element
         else:
             length = len(index)
-        op = Op([value], self.scope, len(self.builder.kinds), self._sites.here())
+        op = Op([value], self.scope, len(self.builder.kinds), self.sites.here())
         op.index = index
         return self._append(op, [Value(self, *self.tables.element_aval(value.aval_id, length), op)])[0]
 
@@ -177,7 +180,7 @@ class OperationRecorder(compat.Trace):
         """An operation on two values of one type that makes another; called by an operator of `Value`."""
         if self.leaks.hidden:
             self.leaks.check((left, right))
-        site = self._sites.here(2)
+        site = self.sites.here(2)
         op, aval_id = left.source, left.aval_id
         if not (equation is ADD and type(op) is Op and op.site == site and is_total(op, left, self.scope)):
             return self._operate(equation, [left, right], left, site)
@@ -196,7 +199,7 @@ class OperationRecorder(compat.Trace):
     def arithmetic_with(self, equation: Any, left: Any, right: Any, value: Value) -> Value:
         """An operation on a value and a number, which are `left` and `right`; called by an operator of `Value`."""
         self.leaks.check((value,))
-        site, inputs = self._sites.here(2), [left, right]
+        site, inputs = self.sites.here(2), [left, right]
         return self._operate(
             equation, self._numbers_as_rows(inputs) if combines_computed(site) else inputs, value, site
         )
@@ -288,5 +291,5 @@ class OperationRecorder(compat.Trace):
 
     def _where(self) -> str:
         """The place in the user's code, for errors."""
-        site = self._sites.here(1)
+        site = self.sites.here(1)
         return f" at {site.where}" if site.chain else ""

@@ -12,13 +12,17 @@ from types import CodeType
 from typing import Any
 
 from jitbatch.ir.tables import Tables
+from jitbatch.record import compiled_calls
 from jitbatch.record.call_arguments import CallArguments
 from jitbatch.record.calls import run_body
 from jitbatch.record.composite_calls import composite_call
+from jitbatch.record.held_parts import HeldParts
 from jitbatch.record.known_calls import KnownCalls, record_and_remember
+from jitbatch.record.nodes import Part
 from jitbatch.record.operations import OperationRecorder
 from jitbatch.record.replay import replay
-from jitbatch.record.values import Value
+from jitbatch.record.templates import Template
+from jitbatch.record.values import Op, Value
 
 
 class Recorder(OperationRecorder):
@@ -34,10 +38,16 @@ class Recorder(OperationRecorder):
 
     Attributes:
         arguments: arguments of calls.
-        calls: how many calls of decorated functions there were.
+        held: parts of arguments that hold nothing but values.
         composites: keys of functions whose calls called other decorated functions each time.
         scopes: how many bodies ran.
+        caller: what records known calls in the compiled core; None if Python does (see `record/compiled_calls`).
+        found: the template of the last call, None if it has none that later recordings may use.
+        parts: the nodes before each cut (see `record/nodes`).
+        cut_ops: the bare operations on shared values before the last cut.
     """
+
+    __slots__ = ("caller", "found", "scope")  # slots are what the compiled core reads
 
     def __init__(
         self, tables: Tables, known: KnownCalls, granularity: str, outermost: CodeType, sample: str,
@@ -47,16 +57,33 @@ class Recorder(OperationRecorder):
         super().__init__(tables, known.abstract, granularity, sites, sample, may_close_over_tracers)
         self.known = known
         self.arguments = CallArguments(tables, self.rows, sample)
-        self.calls = self.scopes = 0
+        self.held = HeldParts()
+        self.scopes = 0
         self.composites: set[Hashable] = set()
+        self.found: Template | None = None
+        self.parts: list[Part] = []
+        self.cut_ops: list[Op] = []
         self._has_boundaries = granularity == "subgraph"
-        self._templates: dict[Hashable, tuple[Any, ...]] = {}  # of this recording: plain tuples, without a lock
-        self._looked_up = self._composite_calls = 0
+        # Of this recording, without a lock; beside each template the plain tuple of its fields.
+        self._templates: dict[Hashable, tuple[Template, tuple[Any, ...]]] = {}
+        self._calls = self._looked_up = self._composite_calls = 0
+        self.caller = compiled_calls.caller_of(self) if self._has_boundaries else None
+        if self.caller is not None:
+            self.arguments.on_shared = self.caller.share
+
+    @property
+    def calls(self) -> int:
+        """How many calls of decorated functions there were."""
+        return self._calls if self.caller is None else self._calls + self.caller.count
 
     def release(self) -> None:
         """Let go of everything, and count the calls that were known and those that were not."""
+        self.ops += self.cut_ops
         super().release()
         self.arguments.release()
+        self.held.release()
+        if self.caller is not None:
+            self.caller.release()
         found = self.calls - self._looked_up - self._composite_calls
         self.known.templates.count(found, self._composite_calls)
 
@@ -65,21 +92,29 @@ class Recorder(OperationRecorder):
         operations. A call that is known is replayed; the body of any other runs."""
         if not self._has_boundaries:
             return fun(*args, **kwargs)
-        self.calls += 1
+        self._calls += 1
         if self.composites and key in self.composites:
             self._composite_calls += 1
-            return composite_call(self, fun, key, args, kwargs)
+            result = composite_call(self, fun, key, args, kwargs)
+            self.found = None
+            return result
+        result, self.found = self._result_and_template(fun, key, args, kwargs)
+        return result
+
+    def _result_and_template(
+        self, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Template | None]:
         forms, rows = self.arguments.describe(key, args, kwargs)
         if self.leaks.hidden:
             self.leaks.check_rows(rows)
-        template: Any = self._templates.get(forms)
-        if template is None:
+        found = self._templates.get(forms)
+        if found is None:
             self._looked_up += 1
             template = self.known.find(forms)
             if template is None:
-                return self._new_call(fun, key, args, kwargs, forms, rows)
-            self._templates[forms] = tuple(template)
-        return replay(self, template, rows, args, kwargs)
+                return self._new_call(fun, key, args, kwargs, forms, rows), None
+            found = self._templates[forms] = template, tuple(template)
+        return replay(self, found[1], rows, args, kwargs), found[0]
 
     def _new_call(
         self, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -105,3 +140,6 @@ class Recorder(OperationRecorder):
             alias.row = self.builder.bare_row()
             self.builder.same[alias.row] = row
         return alias
+
+
+compiled_calls.bind(Recorder)

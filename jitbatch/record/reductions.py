@@ -66,7 +66,7 @@ class _Gatherer:
         self.wanted = wanted
         self.arguments = arguments
         self.read = read
-        # How often values are read; of what nodes make nobody asks.
+        # The number of readers of each value. Node outputs are not counted.
         read_values = [value for values in (*[op.inputs for op in self.ops], results) for value in values]
         bare = [value for value in read_values if type(value) is not Value or value.source is not NODE]
         self.uses: dict[int, int] = {}
@@ -114,7 +114,7 @@ class _Gatherer:
     # Chains of additions
 
     def _addends(self, op: Op) -> Sequence[Any] | None:
-        """What an addition adds: values of one shape, without a zero that it begins with."""
+        """The terms of an addition: values of one shape, without the zero that a sum begins with."""
         left, right, *further = op.inputs
         if further:
             first = self._two_addends(op, left, right)
@@ -201,7 +201,7 @@ class _Gatherer:
         made: list[Op] = []
         dtype = op.outputs[0].aval.dtype
         for place, term in enumerate(terms):
-            aval = compat.typeof(term)
+            aval = term.aval if type(term) is Value else compat.typeof(term)
             if aval.dtype != dtype:
                 made.append(_step(_conversion(aval, dtype), [term], op))
                 terms[place] = made[-1].outputs[0]
@@ -226,7 +226,7 @@ class _Gatherer:
                     self._replace_reduction(one)
 
     def _reduction(self, op: Op) -> "_Reduction | None":
-        """What an operation does that reduces a stack of values of any number."""
+        """The reduction that an operation on a stack of any number of values stands for."""
         if len(op.outputs) != 1 or type(op.inputs[0]) is not Value:
             return None
         stacked = self._origin(op.inputs[0])
@@ -319,7 +319,7 @@ class _Reduction(NamedTuple):
 _BOOL = np.dtype(bool)  # comparing a dtype with a dtype takes a tenth of what comparing it with a type does
 _REDUCTIONS = {primitives.reduce_sum_p: "sum", primitives.reduce_max_p: "max", primitives.reduce_min_p: "min"}
 _ELEMENTWISE = (primitives.convert_element_type_p, primitives.stop_gradient_p)
-"""What may be done to a stack before it is reduced: it is done to each of the values."""
+"""Operations on a stack that may come before its reduction. Each value of the stack gets them."""
 
 
 def _is_var(atom: Any) -> bool:

@@ -24,7 +24,9 @@ def replay(
         rows: the row ids of the arguments, without those that hold nothing but shared values. The list is changed.
         args, kwargs: the arguments.
     """
-    kinds, counts, operands, output_count, reads_arguments, further, results, make, form, in_order, other = template
+    (
+        kinds, counts, operands, _, _, output_count, reads_arguments, further, results, make, _, form, in_order, other,
+    ) = template  # fmt: skip
     builder = recorder.builder
     first = builder.node_outputs
     builder.node_outputs = end = first + output_count

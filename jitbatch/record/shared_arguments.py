@@ -35,6 +35,15 @@ class SharedArguments:
         self._treedef = treedef
         self._shared: tuple[Any, ...] | None = shared
 
+    def with_values(self, shared: tuple[Any, ...], leaves: list[Any]) -> "SharedArguments":
+        """Other arguments with this key, all of whose leaves are arrays."""
+        other = object.__new__(SharedArguments)
+        other.leaves = other._all = leaves
+        other.described, other.key, other._treedef = self.described, self.key, self._treedef
+        other.part_types = list(map(type, shared))
+        other._shared = shared
+        return other
+
     def in_order(self, orders: Orders) -> "SharedArguments":
         """These arguments with keys in another order."""
         other = copy.copy(self)

@@ -15,7 +15,7 @@ from jitbatch.ir.input_rows import Inputs
 from jitbatch.util import compat
 from jitbatch.util.array_leaves import NUMBERS, described, is_array
 from jitbatch.util.errors import SampleError
-from jitbatch.util.key_order import flatten_in_order
+from jitbatch.util.key_order import TooManyParts, flatten_in_order
 from jitbatch.util.static import Static
 
 _NUMBER = {kind: kind for kind in NUMBERS}
@@ -51,6 +51,18 @@ def aval_of(leaf: Any) -> Any:
     )
 
 
+MOST_PARTS = 2**20
+"""The most parts of a sample as a tree, its leaves among them."""
+
+
+def _is_flat(sample: tuple[Any, ...]) -> bool:
+    """Whether no part of a sample is a container."""
+    return all(type(part) in _ARRAYS or type(part) in _jax_arrays for part in sample)
+
+
+_ARRAYS = NUMBERS | {np.ndarray}
+
+
 class Structure:
     """A flattened sample.
 
@@ -67,7 +79,13 @@ class Structure:
 
     def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str], has_data: bool = True):
         try:
-            self.leaves, tree, statics = flatten_in_order(sample)
+            self.leaves, tree, statics = flatten_in_order(sample, None if _is_flat(sample) else MOST_PARTS)
+        except TooManyParts:
+            raise SampleError(
+                f"sample {index} is a tree of more than {MOST_PARTS:,} parts. A part that is referred to from several "
+                "places counts in each of them: JAX knows trees alone. If parts are shared, as in `t = (t, t)`, number "
+                "them, and give the sample as arrays of these numbers; the function then computes each part once"
+            ) from None
         except (RecursionError, SystemError) as error:
             raise SampleError(
                 f"sample {index} is nested too deeply: Python's recursion limit is {sys.getrecursionlimit()}, and "

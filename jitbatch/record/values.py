@@ -257,6 +257,8 @@ def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]],
         given: for each row its aval, the id of that, and its source.
         before: how many rows were given before.
     """
+    if trace.caller is not None:
+        return trace.caller.given_rows(given, before)
     values = []
     for row, ((aval, aval_id), source) in enumerate(given, before + 1):
         value = new(Value)  # as `Value(...)`, in less time: there is one for each word of a sentence

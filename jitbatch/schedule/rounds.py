@@ -45,7 +45,7 @@ def _verify_rounds(schedule: Schedule, members: Sequence[int], problem: Problem)
     steps from structures equals that from nodes."""
     if problem.rank is not None and problem.bound != schedule.bound:
         raise VerifyError("rounds: the lower bound is that of the nodes")
-    place = {t: number for number, t in enumerate(members)}
+    place = {t: position for position, t in enumerate(members)}
     when = [(now, place.get(t)) for now, t in zip(schedule.round, problem.type.tolist(), strict=True)]
     for reader, read in zip(problem.reader.tolist(), problem.read.tolist(), strict=True):
         if None not in (when[reader][1], when[read][1]) and when[reader] <= when[read]:
@@ -68,17 +68,17 @@ def rounds_of(problem: Problem, members: np.ndarray, types: Sequence[int], polic
     type_of_step = dict(zip(step.tolist(), part.type.tolist(), strict=True))
     round_of_step: dict[int, int] = {}
     now, last = -1, len(types)
-    for one in sorted(type_of_step):
-        now += type_of_step[one] <= last  # a new round begins unless the next type is later in the order of types
-        last = type_of_step[one]
-        round_of_step[one] = now
-    return np.array([round_of_step[one] for one in step.tolist()], np.int64)
+    for step_id in sorted(type_of_step):
+        now += type_of_step[step_id] <= last  # a new round begins unless the next type is later in the order of types
+        last = type_of_step[step_id]
+        round_of_step[step_id] = now
+    return np.array([round_of_step[step_id] for step_id in step.tolist()], np.int64)
 
 
 def _inside(problem: Problem, members: list[int], types: Sequence[int]) -> Problem:
     """The nodes of a loop as a problem of their own. Its type ids are indices into `types`."""
-    local = {node: number for number, node in enumerate(members)}
-    place = {t: number for number, t in enumerate(types)}
+    local = {node: position for position, node in enumerate(members)}
+    place = {t: position for position, t in enumerate(types)}
     edges = zip(problem.reader.tolist(), problem.read.tolist(), strict=True)
     inner = [(local[reader], local[read]) for reader, read in edges if reader in local and read in local]
     levels = problem.level.tolist()

@@ -1,14 +1,21 @@
 """Bounded caches with one registry.
 
-Every cache of the library is a `Cache`. It drops its least recently used entries first, is safe to use from several
-threads, and counts its hits and misses. `clear_caches()` empties all of them.
+Every cache of the library is a `Cache`, or `memoised` where a function is called too often for one. A `Cache` drops its
+least recently used entries first, is safe to use from several threads, and counts its hits and misses. `clear_caches()`
+empties all of them.
 """
 
+import functools
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from jitbatch.util import malloc
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CacheInfo(NamedTuple):
@@ -22,6 +29,7 @@ class CacheInfo(NamedTuple):
 
 _registry: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 _registry_lock = threading.RLock()
+_at_clearing: list[Callable[[], Any]] = []
 
 
 class Cache:
@@ -83,15 +91,33 @@ class Cache:
         with self._lock:
             if mark is not None:
                 self._note_missed(mark)
-            key, entry, _ = self._entries.setdefault(key, (key, entry, hash(key) if mark is None else mark))
-            self._entries.move_to_end(key)
+            found = self._entries.get(key)
+            if found is None:
+                found = self._entries[key] = (key, entry, hash(key) if mark is None else mark)
+                self._added(entry)
+            self._entries.move_to_end(found[0])
             while len(self._entries) > self.room:
-                *_, dropped = self._entries.popitem(last=False)[1]
-                if self.room < self.maxsize:
-                    self._dropped[dropped] = None
+                self.drop()
+            return found[1]
+
+    def drop(self) -> bool:
+        """Drop the least recently used entry. Returns False if there is none."""
+        with self._lock:
+            if not self._entries:
+                return False
+            _, entry, mark = self._entries.popitem(last=False)[1]
+            self._removed(entry)
+            if self.room < self.maxsize:
+                self._dropped[mark] = None
             while len(self._dropped) > self.maxsize:
                 del self._dropped[next(iter(self._dropped))]
-            return entry
+            return True
+
+    def _added(self, entry: Any) -> None:
+        """For subclasses: an entry was added."""
+
+    def _removed(self, entry: Any) -> None:
+        """For subclasses: an entry was removed."""
 
     def _note_missed(self, mark: int) -> None:
         if mark in self._dropped:
@@ -111,7 +137,12 @@ class Cache:
 
     def discard(self, key: Hashable) -> None:
         with self._lock:
-            self._entries.pop(key, None)
+            found = self._entries.pop(key, None)
+            if found is not None:
+                self._removed(found[1])
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
@@ -119,6 +150,8 @@ class Cache:
 
     def clear(self) -> None:
         with self._lock:
+            for _, entry, _ in self._entries.values():
+                self._removed(entry)
             self._entries.clear()
             self._dropped.clear()
             self.room = self._first
@@ -129,8 +162,24 @@ class Cache:
             return CacheInfo(self._hits, self._misses, self.maxsize, len(self._entries))
 
 
+def at_clearing(clear: Callable[[], Any]) -> None:
+    """Have `clear_caches()` call `clear`, too."""
+    _at_clearing.append(clear)
+
+
+def memoised(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """`functools.lru_cache`, which `clear_caches()` empties."""
+
+    def decorate(fun: Callable[P, T]) -> Callable[P, T]:
+        found: Any = functools.lru_cache(maxsize)(fun)
+        at_clearing(found.cache_clear)
+        return found
+
+    return decorate
+
+
 def clear_caches() -> None:
-    """Forget every recording, cell type and compiled kernel.
+    """Forget every recording, cell type and compiled kernel, and give their memory back to the system.
 
     Results do not change; the next call of each batched function records and compiles again.
 
@@ -141,3 +190,6 @@ def clear_caches() -> None:
         caches = list(_registry)
     for cache in caches:
         cache.clear()
+    for clear in _at_clearing:
+        clear()
+    malloc.give_back()

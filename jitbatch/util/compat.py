@@ -4,11 +4,12 @@ Only public names are imported. Their signatures may change, and so may the attr
 to a tracer. Each entry says which release it describes, and why it is here.
 """
 
+import operator
 import os
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -16,8 +17,11 @@ import jax
 import numpy as np
 from jax import core
 from jax.extend import core as jex
+from jax.extend import linear_util
 from jax.extend.core import primitives
 from jax.interpreters import ad, partial_eval
+
+from jitbatch.util.caches import memoised
 
 ShapedArray = core.ShapedArray
 Trace = core.Trace
@@ -36,9 +40,11 @@ eval_context = core.eval_context
 # New in jax 0.10, and not public: the primitive of `jnp.stack`.
 stack_p = jax.make_jaxpr(lambda x: jax.numpy.stack([x, x]))(0.0).eqns[-1].primitive
 
-# jax 0.10: the primitives that make keys are public, these two are not.
+# jax 0.10: the primitives that make keys are public, these two are not. Nothing is computed here, since
+# `jax.distributed.initialize` has to come before the first computation, but may come after the import.
 random_wrap_p, _, random_unwrap_p = (
-    equation.primitive for equation in jax.make_jaxpr(jax.random.fold_in)(jax.random.PRNGKey(0), np.uint32(0)).eqns
+    equation.primitive
+    for equation in jax.make_jaxpr(jax.random.fold_in)(jax.ShapeDtypeStruct((2,), np.uint32), np.uint32(0)).eqns
 )
 
 # `pjit_p` was renamed to `jit_p` in jax 0.7.
@@ -100,6 +106,20 @@ def is_of_jit(value: Any) -> bool:
     while is_tracer(value) and not hasattr(value._trace, "frame"):
         value = getattr(value, "primal", getattr(value, "val", None))
     return is_tracer(value)
+
+
+def primal_of(value: Any) -> Any:
+    """What is differentiated, in place of its tracer. jax 0.10: such tracers hold it as `primal`."""
+    while is_tracer(value) and hasattr(value, "primal"):
+        value = value.primal
+    return value
+
+
+def transformation_of(value: Any) -> str:
+    """The innermost transformation that made a tracer, for errors. jax 0.10: the attributes of `modes_of`."""
+    if hasattr(value, "primal"):
+        return "jax.grad or another differentiation"
+    return "jax.vmap" if hasattr(value, "val") else "jax.jit or a body of jax.lax"
 
 
 def varying_axes(value: Any) -> frozenset[str]:
@@ -168,7 +188,7 @@ def has_explicit_axes(jaxpr: Jaxpr) -> bool:
 
 
 def automatic_mesh(mesh: Any) -> Any:
-    """The same abstract mesh with automatic axes instead of explicit ones."""
+    """An abstract mesh with automatic axes in the place of explicit ones."""
     return mesh.update_axis_types(dict.fromkeys(explicit_axes(mesh), jax.sharding.AxisType.Auto))
 
 
@@ -245,6 +265,21 @@ current_trace: Callable[[], Trace] = partial(jex.find_top_trace, ())
 `take_current_trace` 1.5 us."""
 
 
+def trace_state() -> Any:
+    """An object whose `value` is the current trace. The compiled core reads it, which takes a tenth of `current_trace`.
+
+    jax 0.10: this is what `find_top_trace` itself reads; it has no public name. Raises if it is not that any more.
+    """
+    state = jex.find_top_trace.__globals__["trace_state_strong_ref"]
+    probe = Trace()
+    with set_current_trace(probe):
+        if state.value is not probe:
+            raise LookupError("`trace_state_strong_ref` is not the current trace")
+    if state.value is not current_trace():
+        raise LookupError("`trace_state_strong_ref` is not the current trace")
+    return state
+
+
 def is_compiling() -> bool:
     """Whether the current trace belongs to a jit, also below differentiations. jax 0.10: the trace of a jit has a
     `frame`, the trace of a differentiation a `parent_trace`."""
@@ -254,20 +289,33 @@ def is_compiling() -> bool:
     return trace is not None
 
 
-def _nothing() -> int:
-    return 0
+def _settings(_: Any) -> object:
+    return object()
 
 
-_context_probe = jax.jit(_nothing)
+_settings_of = linear_util.cache(_settings)
+_probe = linear_util.wrap_init(object, debug_info=jex.DebugInfo("jitbatch", "settings", (), ()))
 
 
 def trace_context() -> Any:
     """An object that identifies the JAX settings that influence tracing: equal settings give the same object.
 
-    JAX's own trace cache has all of these settings in its key (x64, matmul precision, promotion rules, ...). So the
-    jaxpr that it returns for one fixed function identifies them. It takes 10 us.
+    jax 0.10: a cache of `linear_util` has all of these settings in its keys (x64, matmul precision, promotion rules,
+    ...), as JAX's own trace cache. A look-up takes 2 us.
     """
-    return _context_probe.trace().jaxpr
+    return _settings_of(_probe)
+
+
+def avals_of(leaves: Sequence[Any]) -> list[Any] | None:
+    """The avals of JAX's arrays and tracers; None if a leaf is something else. jax 0.10: both have the attribute
+    `aval`; `jax.typeof` takes ten times as long to find it."""
+    try:
+        return list(map(_aval, leaves))
+    except AttributeError:
+        return None
+
+
+_aval = operator.attrgetter("aval")
 
 
 def make_aval(shape: Sequence[int], dtype: Any, weak_type: bool = False) -> ShapedArray:
@@ -300,7 +348,7 @@ def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequenc
 
 
 def with_outputs(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
-    """The same closed jaxpr with only its first `count` outputs."""
+    """A closed jaxpr with only its first `count` outputs."""
     jaxpr = closed.jaxpr
     made = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
     return ClosedJaxpr(made.replace(constvars=jaxpr.constvars), closed.consts)
@@ -346,7 +394,7 @@ def defined_in_jax(filename: str | None) -> bool:
     return filename is None or filename.startswith(JAX_FOLDERS)
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def defined_in_network_library(filename: str) -> bool:
     """Whether code belongs to a library of network layers. The user knows the line that calls the layer."""
     modules = (sys.modules.get(name) for name in ("flax", "equinox", "haiku", "optax"))
@@ -431,3 +479,42 @@ def _global_key(fun: FunctionType, param_key: Callable[[Any], Hashable]) -> Call
 
 def _is_store(content: Any) -> bool:
     return isinstance(content, dict | Trace) or type(content).__name__ in ("object", "Store", "EqualStore")
+
+
+# Processes. jax 0.10: the client of the coordination service, which `jax.distributed.initialize` starts, is not public.
+# It is the one private name of JAX that this package uses. A collective operation of devices is no substitute: in a
+# planning thread, it could come before a step in one process and after it in another, and both would wait for ever.
+
+
+def _coordination() -> Any:
+    from jax._src import distributed
+
+    client = distributed.global_state.client
+    if client is None:
+        raise RuntimeError("the devices belong to several processes, but `jax.distributed.initialize` was not called")
+    return client
+
+
+def send(key: str, text: str) -> None:
+    """Stores a text under a key for all processes."""
+    _coordination().key_value_set_bytes(key, text.encode(), allow_overwrite=True)
+
+
+def received(folder: str) -> dict[str, str]:
+    """Returns all texts whose keys begin with `folder`, by the rest of their keys."""
+    found = _coordination().key_value_dir_get_bytes(folder)
+    return {key.rpartition("/")[2]: text.decode() for key, text in found}
+
+
+def forget(key: str) -> None:
+    """Removes the text under a key."""
+    _coordination().key_value_delete(key)
+
+
+def wait_for_processes(name: str, seconds: float, processes: Sequence[int]) -> None:
+    """Waits until each of some processes has called this with one name; all call it as often.
+
+    Raises:
+        jax.errors.JaxRuntimeError: a process has failed, or has not come in time.
+    """
+    _coordination().wait_at_barrier(name, int(1000 * seconds), list(processes))

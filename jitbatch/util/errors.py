@@ -31,6 +31,14 @@ class LeakError(JitbatchError, RuntimeError):
     """A value from a call of a decorated function was used after the call had ended."""
 
 
+class QuestionError(JitbatchError, RuntimeError):
+    """`jitbatch.value` is asked where it has no answer, or a sample awaits something else."""
+
+
+class DecisionError(JitbatchError, ValueError):
+    """Decisions do not fit the questions of a sample, or they are missing."""
+
+
 class OutputError(JitbatchError, TypeError):
     """A result contains something other than arrays, or the results of the samples do not fit together."""
 
@@ -43,6 +51,14 @@ class PlanError(JitbatchError, ValueError):
     """A plan cannot be made, or it is used with arguments or samples that it was not made for."""
 
 
+class Overloaded(JitbatchError, RuntimeError):
+    """A request was not accepted, because as many as `max_waiting` are waiting already. Try again later."""
+
+
+class ServerClosed(JitbatchError, RuntimeError):
+    """A request was not answered, because the server is closed."""
+
+
 class CheckError(JitbatchError, AssertionError):
     """A batch differs from the plain loop by more than the tolerance: raised by `.check`."""
 
@@ -53,6 +69,10 @@ class CompileError(JitbatchError, AssertionError):
 
 class VerifyError(JitbatchError, AssertionError):
     """An intermediate representation breaks one of its invariants: a bug in jitbatch."""
+
+
+class ProcessError(JitbatchError, RuntimeError):
+    """The processes of one program do not agree, or one of them has failed."""
 
 
 class DataError(JitbatchError, ValueError):

@@ -7,11 +7,14 @@ original order. Where that is not the sorted order, this module stores it beside
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
 
 from jitbatch.util import compat
+from jitbatch.util.array_leaves import NUMBERS
 from jitbatch.util.caches import Cache
 from jitbatch.util.static import Static, flatten_with_statics
 
@@ -46,10 +49,49 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     return leaves, with_orders(treedef, orders_of(tree, treedef))
 
 
-def flatten_in_order(tree: Any) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
-    """The leaves and the treedef of `flatten`, and the `Static` nodes in flattening order."""
+class TooManyParts(ValueError):
+    """A tree has more parts than asked for."""
+
+
+def flatten_in_order(tree: Any, most: int | None = None) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
+    """The leaves and the treedef of `flatten`, and the `Static` nodes in flattening order.
+
+    Args:
+        tree: the tree.
+        most: the most parts of the tree, leaves among them. A part that is referred to twice counts twice, since JAX
+            takes it apart twice: a few dozen tuples can be a tree that no memory holds. `TooManyParts` is raised
+            before that.
+    """
+    if most is not None:
+        _check_parts(tree, most)
     leaves, treedef, statics = flatten_with_statics(tree)
     return leaves, with_orders(treedef, orders_of(tree, treedef)), statics
+
+
+def _check_parts(tree: Any, most: int) -> None:
+    """Raise `TooManyParts` for a tree of more than `most` parts.
+
+    An exception in a function that JAX calls while it flattens would leave Python's recursion depth too high. So the
+    parts are counted beforehand, one after the other.
+    """
+    waiting = [tree]
+    for _ in range(most):
+        if not waiting:
+            return
+        part = waiting.pop()
+        kind = type(part)
+        if kind is tuple or kind is list:
+            waiting += part
+        elif kind is dict:
+            waiting += part.values()
+        elif kind not in _LEAVES:
+            waiting += compat.children(part) or ()
+    if waiting:
+        raise TooManyParts
+
+
+_LEAVES = frozenset({*NUMBERS, np.ndarray, NoneType})
+"""Classes that are no containers, and that samples have many of."""
 
 
 def structure(tree: Any) -> Any:
@@ -79,6 +121,44 @@ def orders_of(tree: Any, treedef: Any) -> Orders:
         return _orders(nodes, mappings)
     _without_mappings.put(kinds, True)
     return ()
+
+
+class KnownOrders:
+    """The order of keys in a tree, to compare with that of another tree with the same treedef.
+
+    In trees of dicts, lists and tuples each dict is looked up by its path, which is quicker than to flatten the tree.
+
+    Attributes:
+        orders: the order of keys in the tree.
+    """
+
+    def __init__(self, tree: Any, orders: Orders):
+        self.orders = orders
+        self._dicts: list[tuple[tuple[Any, ...], tuple[Hashable, ...]]] = []
+        self._is_plain = self._add(tree, ())
+
+    def hold(self, tree: Any) -> bool:
+        """Whether a tree with the same treedef surely has its keys in this order."""
+        if not self._is_plain:
+            return False
+        for path, keys in self._dicts:
+            node = tree
+            for key in path:
+                node = node[key]
+            if tuple(node) != keys:
+                return False
+        return True
+
+    def _add(self, node: Any, path: tuple[Any, ...]) -> bool:
+        """Add the dicts of a tree; False if it has nodes of other classes."""
+        kind = type(node)
+        if kind is dict:
+            if len(node) > 1:
+                self._dicts.append((path, tuple(node)))
+            return all(self._add(part, (*path, key)) for key, part in node.items())
+        if kind in (tuple, list):
+            return all(self._add(part, (*path, index)) for index, part in enumerate(node))
+        return compat.children(node) is None
 
 
 def orders_above(tree: Any, parts: Sequence[Any]) -> Orders:

@@ -43,5 +43,12 @@ def remedy(size: int) -> str | None:
     return "set GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment, for larger pages"
 
 
+def give_back() -> None:
+    """Give freed memory back to the system, unless the process keeps it. glibc keeps what is below memory in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" and not _kept else None
+    if trim is not None:
+        trim(0)
+
+
 def _mallopt() -> Callable[[int, int], int] | None:
     return getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

@@ -7,26 +7,31 @@ XLA decides how rows are sharded, as in `jax.sharding.auto_axes`. Arguments are 
 cotangents of arguments have the types of the arguments.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, get_abstract_mesh, use_abstract_mesh
 
 from jitbatch.util import compat
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@contextmanager
-def without_explicit_mesh() -> Iterator[None]:
-    """A context without a mesh, if the current mesh has explicit axes; otherwise the current mesh stays."""
-    if not compat.explicit_axes(get_abstract_mesh()):
-        yield
-        return
-    with use_abstract_mesh(compat.EMPTY_MESH):
-        yield
+def without_explicit_mesh(fun: Callable[P, T]) -> Callable[P, T]:
+    """A function that runs without a mesh, if the current mesh has explicit axes; otherwise the current mesh stays."""
+
+    @functools.wraps(fun)
+    def run_without(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not compat.explicit_axes(get_abstract_mesh()):
+            return fun(*args, **kwargs)
+        with use_abstract_mesh(compat.EMPTY_MESH):
+            return fun(*args, **kwargs)
+
+    return run_without
 
 
 def mesh_of_types(avals: Sequence[Any]) -> AbstractContextManager[Any]:
@@ -44,7 +49,7 @@ def explicit_mesh(value: Any) -> Any:
 
 
 def cast(values: T) -> T:
-    """The same pytree with automatic axes instead of explicit ones."""
+    """A pytree with automatic axes in the place of explicit ones."""
 
     def leaf_cast(leaf: Any) -> Any:
         mesh = explicit_mesh(leaf)

@@ -1,6 +1,7 @@
 """Counts, times and source lines as short text."""
 
 import os
+import re
 from collections.abc import Iterable
 
 
@@ -37,7 +38,16 @@ def short_paths(places: Iterable[str]) -> dict[str, str]:
     >>> short_paths(["/a/b/model.py:3", "/a/b/c/util.py:5"])
     {'/a/b/model.py:3': 'model.py:3', '/a/b/c/util.py:5': 'c/util.py:5'}
     """
-    places = list(places)
-    folders = [os.path.dirname(place) for place in places if os.path.isabs(place)]
+    shown = {place: readable_place(place) for place in places}
+    folders = [os.path.dirname(place) for place in shown.values() if os.path.isabs(place)]
     common = os.path.commonpath(folders) if folders else ""
-    return {place: os.path.relpath(place, common) if os.path.isabs(place) else place for place in places}
+    return {key: os.path.relpath(place, common) if os.path.isabs(place) else place for key, place in shown.items()}
+
+
+def readable_place(place: str) -> str:
+    """A `file:line`. The temporary file of a cell of a notebook has no name that a reader knows.
+
+    >>> readable_place("/tmp/ipykernel_17/2046.py:3"), readable_place("/a/model.py:5")
+    ('notebook cell:3', '/a/model.py:5')
+    """
+    return re.sub(r".*[/\\\\]ipykernel_\d+[/\\\\]\d+\.py(?=:\d+$)", "notebook cell", place)

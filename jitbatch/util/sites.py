@@ -11,11 +11,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from jitbatch.util import compat
+from jitbatch.util.caches import at_clearing, memoised
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OUTSIDE = tuple(_PACKAGE + name + os.sep for name in ("models", "data", "cli"))  # treated as user code
@@ -32,6 +32,7 @@ LIBRARY, USER, RECURSIVE = range(3)
 _code_kinds: dict[int, tuple[CodeType, int]] = {}
 """The kind of each code object by its `id`, because its hash is slow. The entry keeps the object alive, so that no
 other object gets its `id`."""
+at_clearing(_code_kinds.clear)
 
 
 def _code_kind(code: CodeType) -> int:
@@ -70,24 +71,29 @@ class Site(NamedTuple):
 _NOWHERE = Site((), 0)
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def is_library(code: CodeType) -> bool:
     """Whether code belongs to JAX, NumPy or jitbatch, and not to the user."""
     file = code.co_filename
     return compat.defined_in_jax(file) or (file.startswith(_PACKAGE) and not file.startswith(_OUTSIDE))
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _lines(code: CodeType) -> dict[int, int]:
     """The line of each instruction."""
     return {at: line for start, end, line in code.co_lines() if line is not None for at in range(start, end, 2)}
+
+
+def is_generator(code: CodeType) -> bool:
+    """Whether the frames of a function may be suspended: it is a generator or a coroutine."""
+    return bool(code.co_flags & _GENERATORS)
 
 
 def is_comprehension(code: CodeType) -> bool:
     return code.co_name in COMPREHENSIONS
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def calls_itself(code: CodeType) -> bool:
     """Whether a function mentions its own name (or `self.name`), so that each activation is a unit of its own.
 
@@ -110,7 +116,7 @@ def calls_itself(code: CodeType) -> bool:
     return False
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _loops(code: CodeType) -> tuple[tuple[int, int], ...]:
     """The loops of a function: the first instruction of each, and the last jump back to it."""
     ends: dict[int, int] = {}
@@ -121,7 +127,7 @@ def _loops(code: CodeType) -> tuple[tuple[int, int], ...]:
     return tuple(ends.items())
 
 
-@lru_cache(maxsize=4096)
+@memoised(4096)
 def _calls(code: CodeType) -> frozenset[int]:
     return frozenset(i.offset for i in dis.get_instructions(code) if i.opname.startswith(("CALL", "PRECALL")))
 
@@ -133,6 +139,7 @@ def is_call(site: Site) -> bool:
 
 _operators: dict[int, tuple[CodeType, frozenset[int]]] = {}
 """The offsets of `_computing_operators` by the `id` of the code object, which the entry keeps alive."""
+at_clearing(_operators.clear)
 
 
 def combines_computed(site: Site) -> bool:
@@ -229,7 +236,7 @@ class SiteRecorder:
                     break
             frame = frame.f_back
         known = Site(tuple(chain), 0)
-        if innermost is not None and not innermost.f_code.co_flags & _GENERATORS:
+        if innermost is not None and not is_generator(innermost.f_code):
             self._last = (innermost, innermost.f_lasti, known)
         return Site(known.chain, self._ordinal) if self._ordinal else known
 

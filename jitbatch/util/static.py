@@ -3,11 +3,13 @@
 import dataclasses
 import struct
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
+
+from jitbatch.util.caches import Cache
 
 T = TypeVar("T")
 
@@ -53,11 +55,12 @@ class Static(Generic[T]):
     (False, False, True)
     """
 
-    __slots__ = ("_hash", "_key", "value")
+    __slots__ = ("_hash", "_interned", "_key", "value")
     value: T
 
     def __init__(self, value: T):
         self.value = value
+        self._interned: Static[T] | None = None
         try:
             hash(value)
             self._key = bits_key(value)
@@ -69,7 +72,7 @@ class Static(Generic[T]):
             ) from None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self._key == other._key
+        return self is other or (isinstance(other, Static) and self._key == other._key)
 
     def __hash__(self) -> int:
         return self._hash
@@ -85,23 +88,32 @@ class Static(Generic[T]):
 # equal hashes. Flattening a sample collects its `Static` nodes here, and they become part of the sample's key.
 _collector = threading.local()
 
+_interned = Cache(65536)
+"""One object of those that are equal. Treedefs and keys hold these, and are compared by identity: without a call of
+`Static.__eq__` for each value."""
+
 
 def _flatten(static: Static[Any]) -> tuple[tuple[()], Static[Any]]:
+    interned = static._interned
+    if interned is None:
+        interned = static._interned = _interned.get_or_make(static, lambda: static)
     met = getattr(_collector, "met", None)
     if met is not None:
-        met.append(static)
-    return (), static
+        met.append(interned)
+    return (), interned
 
 
 jax.tree_util.register_pytree_node(Static, _flatten, lambda static, _: static)
 
 
-def flatten_with_statics(tree: Any) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
+def flatten_with_statics(
+    tree: Any, is_leaf: Callable[[Any], Any] | None = None
+) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
     """The leaves and the treedef of `jax.tree.flatten`, and the `Static` nodes in flattening order."""
     met: list[Static[Any]] = []
     _collector.met = met
     try:
-        leaves, treedef = jax.tree.flatten(tree)
+        leaves, treedef = jax.tree.flatten(tree, is_leaf)
     finally:
         _collector.met = None
     return leaves, treedef, tuple(met)

@@ -49,9 +49,9 @@ class Batch:
                 rows.append(shared_count[value_class] + row)
                 classes.append(value_class)
                 identity.append(known.setdefault((value_class, rows[-1]), len(known)))
-            for number in graph.shared:
-                rows.append(shared_row[number])
-                classes.append(shared_class[number])
+            for shared_id in graph.shared:
+                rows.append(shared_row[shared_id])
+                classes.append(shared_class[shared_id])
                 identity.append(known.setdefault((classes[-1], rows[-1]), len(known)))
             for node in graph.nodes:
                 own = table.types[node.type]

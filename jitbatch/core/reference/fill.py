@@ -231,9 +231,9 @@ class _Filling:
         due: dict[int, int] = {}
         for place, block in enumerate(blocks):
             for start, written in zip(block.starts, block.writes, strict=True):
-                for number, node in enumerate(self.ordered[block.type] if written == arena else ()):
+                for position, node in enumerate(self.ordered[block.type] if written == arena else ()):
                     moment = (rounds - 1 - self.schedule.round[node]) * len(blocks) + len(blocks) - 1 - place
-                    due[start + loop.margin + number] = moment
+                    due[start + loop.margin + position] = moment
         return due
 
     def fill_pairs(
@@ -254,11 +254,11 @@ class _Filling:
         ]
         pairs.sort(key=lambda pair: pair[:2])
         need(not pairs or len(pairs) + PAIR_WIDTH <= room)
-        number = {(row, pair): first_pair + place for place, (_, _, row, pair) in enumerate(pairs)}
+        sum_row = {(row, pair): first_pair + place for place, (_, _, row, pair) in enumerate(pairs)}
 
         def item(row: int, place: int) -> int:
             count = len(edges[row]) - 1
-            return number[row, place] if place < count else edges[row][place - count]
+            return sum_row[row, place] if place < count else edges[row][place - count]
 
         edge_of_row = [0] * self.layout.arenas[arena].capacity
         for row in edges:

@@ -22,57 +22,57 @@ class InputRows:
     """
 
     def __init__(self, samples: Sequence[Any], classes: Sequence[tuple[str, int, int]]):
-        self._row_bytes = {number: size for number, (_, _, size) in enumerate(classes)}
+        self._row_bytes = {class_id: size for class_id, (_, _, size) in enumerate(classes)}
         self._content: dict[int, bytes | None] = {}
         self._distinct: dict[int, list[bytes] | int] = {}
         arrays: dict[int, list[Any]] = {}
         for sample in samples:
-            for number, leaves in sample:
-                arrays.setdefault(number, []).extend(leaves)
+            for class_id, leaves in sample:
+                arrays.setdefault(class_id, []).extend(leaves)
         self.unread: list[int] = []
-        for number, leaves in sorted(arrays.items()):
-            kind, itemsize, _ = classes[number]
+        for class_id, leaves in sorted(arrays.items()):
+            kind, itemsize, _ = classes[class_id]
             if all(_is_readable(leaf, kind, itemsize) for leaf in leaves):
-                self._content[number] = b"".join(leaf.tobytes() for leaf in leaves)
+                self._content[class_id] = b"".join(leaf.tobytes() for leaf in leaves)
             else:
-                self.unread.append(number)
+                self.unread.append(class_id)
 
-    def put(self, number: int, rows: np.ndarray) -> None:
+    def put(self, class_id: int, rows: np.ndarray) -> None:
         """Set all rows of a class. Merging compares their bits."""
-        self._row_bytes[number] = rows[:1].nbytes
-        self._content[number] = np.ascontiguousarray(rows).tobytes()
+        self._row_bytes[class_id] = rows[:1].nbytes
+        self._content[class_id] = np.ascontiguousarray(rows).tobytes()
 
-    def put_opaque(self, number: int) -> None:
+    def put_opaque(self, class_id: int) -> None:
         """Mark the rows of a class as not comparable: merging keeps all of them."""
-        self._content[number] = None
+        self._content[class_id] = None
 
-    def merge(self, number: int, count: int, dedupe: bool) -> list[int]:
+    def merge(self, class_id: int, count: int, dedupe: bool) -> list[int]:
         """The index of the distinct row of each of the `count` rows of a class. `dedupe` merges equal rows."""
-        content, size = self._content.get(number, b""), self._row_bytes[number]
+        content, size = self._content.get(class_id, b""), self._row_bytes[class_id]
         if content is None:
-            self._distinct[number] = count
+            self._distinct[class_id] = count
             return list(range(count))
         if len(content) != count * size:
-            raise ValueError(f"{count} rows of class {number} have {count * size} bytes, not {len(content)}")
+            raise ValueError(f"{count} rows of class {class_id} have {count * size} bytes, not {len(content)}")
         rows = [content[row * size : (row + 1) * size] for row in range(count)]
         if not dedupe:
-            self._distinct[number] = rows
+            self._distinct[class_id] = rows
             return list(range(count))
         which: dict[bytes, int] = {}
-        numbers = [which.setdefault(row, len(which)) for row in rows]
-        self._distinct[number] = list(which)
-        return numbers
+        row_ids = [which.setdefault(row, len(which)) for row in rows]
+        self._distinct[class_id] = list(which)
+        return row_ids
 
-    def count(self, number: int) -> int:
+    def count(self, class_id: int) -> int:
         """The number of distinct rows of a class after `merge`."""
-        rows = self._distinct.get(number, 0)
+        rows = self._distinct.get(class_id, 0)
         return rows if isinstance(rows, int) else len(rows)
 
-    def write(self, number: int, out: np.ndarray) -> None:
+    def write(self, class_id: int, out: np.ndarray) -> None:
         """Write the distinct rows of a class to `out`, followed by zeros."""
-        rows = self._distinct[number]
-        if isinstance(rows, int) or len(rows) * self._row_bytes[number] > out.nbytes:
-            raise ValueError(f"the rows of class {number} cannot be written here")
+        rows = self._distinct[class_id]
+        if isinstance(rows, int) or len(rows) * self._row_bytes[class_id] > out.nbytes:
+            raise ValueError(f"the rows of class {class_id} cannot be written here")
         content = b"".join(rows)
         out.view(np.uint8).reshape(-1)[:] = np.frombuffer(content.ljust(out.nbytes, b"\0"), np.uint8)
 

@@ -66,7 +66,7 @@ def number(
     used = [row for row in dict.fromkeys([*itertools.chain(*reads), *outputs]) if row < 0]
     inputs = [row for row in used if given[-1 - row][0] >= 0]
     shared = [row for row in used if given[-1 - row][0] < 0]
-    value = {row: number for number, row in enumerate(inputs + shared)}
+    value = {row: value_id for value_id, row in enumerate(inputs + shared)}
     classes = [given_class[-1 - row] for row in inputs + shared]
     end_of: dict[int, int] = {}  # the output of a kind (see `Ends`) that each value is
     level_of: dict[int, int] = {}
@@ -87,7 +87,7 @@ def number(
         node_values.append(len(value))
     rows_of_inputs, class_rows, leaves = _input_rows([given[-1 - row] for row in inputs], classes, leaf_shapes)
     arrays: list[list[int]] = [
-        [number for row in inputs for number in given[-1 - row]],
+        [entry for row in inputs for entry in given[-1 - row]],
         [given[-1 - row][1] for row in shared],
         [kinds[node] for node in nodes],
         list(itertools.accumulate(map(len, reads), initial=0)),

@@ -50,7 +50,7 @@ class TypeTable:
     """
 
     def __init__(self, types: Sequence[Any], loops: Sequence[Sequence[int]], recipes: Mapping[int, Any]):
-        self.types = [Type(*one) for one in types]
+        self.types = [Type(*entry) for entry in types]
         self.loops = [list(members) for members in loops]
         self.recipes = {
             kind: Recipe([Part(*part) for part in parts], outputs) for kind, (parts, outputs) in recipes.items()

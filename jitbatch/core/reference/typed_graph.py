@@ -78,8 +78,8 @@ def retype(
 ) -> TypedGraph:  # fmt: skip
     """Express a graph in types: the parts in the recipe of its kind replace each node."""
     shared = sorted({*shared_rows, *_shared_operands(table, set(kind))})
-    value_of_shared = {number: Made(len(inputs) + place, -1) for place, number in enumerate(shared)}
-    made = [Made(value, -1) for value in range(len(inputs))] + [value_of_shared[number] for number in shared_rows]
+    value_of_shared = {shared_id: Made(len(inputs) + place, -1) for place, shared_id in enumerate(shared)}
+    made = [Made(value, -1) for value in range(len(inputs))] + [value_of_shared[shared_id] for shared_id in shared_rows]
     values = len(inputs) + len(shared)
     nodes: list[Node] = []
     ranks = Ranks(table)
@@ -92,15 +92,15 @@ def retype(
             if own.is_variadic:
                 read = [made[value] for value in reads]
             else:
-                read = [_source(one, made, reads, value_of_shared, made_by_parts) for one in part.operands]
+                read = [_source(operand, made, reads, value_of_shared, made_by_parts) for operand in part.operands]
             is_kept = not (own.is_variadic and len(read) == 1)
-            number, level, rank = ranks.add(part.type, [one.part for one in read], is_kept)
+            part_id, level, rank = ranks.add(part.type, [source.part for source in read], is_kept)
             if is_kept:
-                nodes.append(Node(part.type, level, rank, [one.value for one in read]))
-                made_by_parts.append([Made(values + output, number) for output in range(own.outputs)])
+                nodes.append(Node(part.type, level, rank, [source.value for source in read]))
+                made_by_parts.append([Made(values + output, part_id) for output in range(own.outputs)])
                 values += own.outputs
             else:
-                made_by_parts.append([Made(read[0].value, number)])
+                made_by_parts.append([Made(read[0].value, part_id)])
         made += [made_by_parts[part][output] for part, output in recipe.outputs]
     return TypedGraph(
         table=table,
@@ -181,10 +181,10 @@ class Ranks:
     def by_type(self) -> dict[int, tuple[int, int]]:
         """For each type, its number of ranks, with and without dropped parts."""
         found: dict[int, tuple[int, int]] = {}
-        for number, type_id in enumerate(self.type):
+        for part_id, type_id in enumerate(self.type):
             ranks, least = found.get(type_id, (0, 0))
-            ranks = max(ranks, self.below[number][type_id])
-            if self.is_kept[number]:
-                least = max(least, self.below_kept[number][type_id])
+            ranks = max(ranks, self.below[part_id][type_id])
+            if self.is_kept[part_id]:
+                least = max(least, self.below_kept[part_id][type_id])
             found[type_id] = ranks, least
         return dict(sorted(found.items()))

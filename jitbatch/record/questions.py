@@ -1,0 +1,192 @@
+"""Questions: samples that look at values are coroutines, and wait where they ask.
+
+An asynchronous function awaits `value(tree)`. Whoever drives its coroutine receives a `Question`, and sends the answer:
+`run` for one sample by itself, a flight for many (see `rollout/flight`), and `Realised` where the answers are known
+(see `record/decisions`).
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from types import CodeType
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from jitbatch.record.recorder import Recorder
+from jitbatch.util import compat
+from jitbatch.util.array_leaves import described, is_array
+from jitbatch.util.errors import QuestionError
+
+_places: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""The digest of a place by the `id` of its code, which the entry keeps alive, and the instruction."""
+
+
+class Question:
+    """What `value` returns: it is to be awaited.
+
+    Attributes:
+        tree: what is asked for.
+        code, instruction: the place in the user's code.
+        line: its line.
+    """
+
+    __slots__ = ("code", "instruction", "line", "tree")
+
+    def __init__(self, tree: Any, code: CodeType, instruction: int, line: int):
+        self.tree = tree
+        self.code = code
+        self.instruction = instruction
+        self.line = line
+
+    def __await__(self) -> Generator["Question", Any, Any]:
+        return (yield self)
+
+    def __bool__(self) -> NoReturn:
+        raise QuestionError(f"jitbatch.value(...) is not awaited, at {self.where}: write `await jitbatch.value(...)`")
+
+    __int__ = __index__ = __float__ = __bool__  # type: ignore[assignment]
+
+    @property
+    def where(self) -> str:
+        """The place in the user's code, as `file:line`."""
+        return f"{self.code.co_filename}:{self.line}"
+
+    @property
+    def place(self) -> str:
+        """A digest of the place, the same in every process: the function and its code up to the question."""
+        key = id(self.code), self.instruction
+        found = _places.get(key)
+        if found is None:
+            if len(_places) > 4096:
+                _places.clear()
+            text = f"{self.code.co_qualname}:{self.line - self.code.co_firstlineno}:{self.instruction}"
+            found = _places[key] = self.code, hashlib.sha256(text.encode()).hexdigest()[:12]
+        return found[1]
+
+    def leaves(self, sample: str) -> list[Any]:
+        """The leaves of what is asked for."""
+        leaves = jax.tree.leaves(self.tree)
+        for leaf in leaves:
+            if not is_array(leaf):
+                raise QuestionError(
+                    f"jitbatch.value was asked at {self.where} for {described(leaf)} of type {type(leaf).__name__}, in "
+                    f"{sample}: it takes arrays and numbers, in any pytree"
+                )
+        return leaves
+
+    def answer(self, leaves: Sequence[Any]) -> Any:
+        """The tree of the answer, of the answers to its leaves."""
+        return jax.tree.unflatten(jax.tree.structure(self.tree), leaves)
+
+
+def value(tree: Any) -> Question:
+    """Asks for the values of arrays, inside an asynchronous function of one sample.
+
+    `await jitbatch.value(x)` is a Python number for an array without axes, and a NumPy array for any other. The sample
+    waits there: what all waiting samples of a batch ask for is computed together. No gradient passes through an answer.
+
+    Args:
+        tree: an array or number, or a pytree of them.
+
+    Returns:
+        An object to be awaited. Its result has the structure of `tree`.
+
+    >>> import jax.numpy as jnp, jitbatch
+    >>> @jitbatch.jitbatch
+    ... async def halvings(scale, x):
+    ...     count = 0
+    ...     while await jitbatch.value(scale * x >= 1):
+    ...         x, count = x / 2, count + 1
+    ...     return jnp.float32(count)
+    >>> halvings.batch(1.0, [5.0, 0.5, 100.0]).tolist()
+    [3.0, 0.0, 7.0]
+    """
+    frame = sys._getframe(1)
+    return Question(tree, frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Runs one sample by itself, outside of a batch: the result of the coroutine of an asynchronous function.
+
+    It may be differentiated. A loop of `run` over samples is the reference for `.batch`.
+
+    Args:
+        coroutine: what a plain call of the function returned.
+
+    >>> import jitbatch
+    >>> async def sign(scale, x):
+    ...     return -scale if await jitbatch.value(x < 0) else scale
+    >>> jitbatch.run(sign(2.0, -3.0))
+    -2.0
+    """
+    if not isinstance(coroutine, Coroutine):
+        raise QuestionError(
+            f"jitbatch.run takes the coroutine that an asynchronous function returns, got {type(coroutine).__name__}"
+        )
+    trace = compat.current_trace()
+    if type(trace) is Recorder:
+        coroutine.close()
+        inside = " and inside of a decorated function" if trace.scope else ""
+        raise QuestionError(
+            f"jitbatch.run was called{trace._where()} while {trace.sample} was recorded{inside}: a sample that is "
+            "batched awaits the coroutine, `await f(...)`. A decorated function that is not asynchronous cannot ask "
+            "for values; make it `async def` and leave its own jitbatch.jitbatch in place, or ask outside of it"
+        )
+    return drive(coroutine, "the sample", lambda question: list(map(concrete, question.leaves("the sample"))))
+
+
+def drive(coroutine: Coroutine[Any, Any, Any], sample: str, reply: Callable[[Question], Sequence[Any]]) -> Any:
+    """The result of a coroutine. `reply` gives the answers to the leaves of a question.
+
+    What `reply` raises is raised in the coroutine, where it waits.
+    """
+    try:
+        asked = coroutine.send(None)
+        while True:
+            try:
+                answer = check_question(asked, sample).answer(reply(asked))
+            except Exception as error:
+                asked = coroutine.throw(error)
+            else:
+                asked = coroutine.send(answer)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        coroutine.close()
+
+
+def check_question(asked: Any, sample: str) -> Question:
+    """Raise for what a coroutine awaits that is no question."""
+    if type(asked) is Question:
+        return asked
+    what = "something" if asked is None else f"an object of type {type(asked).__name__}"
+    raise QuestionError(
+        f"{sample} awaits {what} that is not `jitbatch.value(...)`. Inside a sample only values can be awaited, and "
+        "asynchronous functions that await nothing else: a batch has no event loop for input, output or sleep"
+    )
+
+
+def concrete(leaf: Any) -> Any:
+    """The answer to a leaf that has its value: of what is differentiated, without a gradient."""
+    primal = compat.primal_of(leaf)
+    if compat.is_tracer(primal):
+        raise QuestionError(
+            f"jitbatch.value was asked inside of {compat.transformation_of(primal)} for a traced "
+            f"{primal.aval.str_short()}, which has no value there. Ask outside of the transformation, or in a batch: "
+            "`run = f.rollout(shared, samples)`, then `f.batch(shared, samples, decisions=run.decisions)` inside of it"
+        )
+    return answer_of(jax.numpy.asarray(primal))
+
+
+def answer_of(array: Any) -> Any:
+    """An array as an answer: a Python number without axes, else a NumPy array; keys as they are."""
+    if compat.is_prng_key(array.dtype):
+        return array
+    return np.asarray(array) if array.ndim else numbers_of(np.asarray(array))
+
+
+def numbers_of(array: np.ndarray) -> Any:
+    """An array as Python numbers. Short floats of JAX's are no numbers to NumPy."""
+    return (array if array.dtype.kind in "biufc" else array.astype(np.float32)).tolist()
