@@ -1,0 +1,197 @@
+"""The types of steps, and segments in terms of them.
+
+As in a batch, kinds with equal bodies are one type: an operand is a row if it is a row in one of them, and a type has
+all outputs. The types are those of all segments so far. When a new kind turns up they are decided again, and the
+program is compiled again.
+"""
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jitbatch.batch.types import unite
+from jitbatch.ir.tables import ROW, Kind, Tables
+from jitbatch.rollout.segments import ZERO, Node, PinnedRows, Segment
+
+
+class StepType(NamedTuple):
+    """A type of steps.
+
+    Attributes:
+        kind: its kind.
+        terms: of a reduction, the number of terms that there is room for; 0 for all others.
+    """
+
+    kind: Kind
+    terms: int
+
+    @property
+    def operands(self) -> int:
+        """The number of row operands."""
+        return self.terms or self.kind.rows
+
+
+class Meaning(NamedTuple):
+    """What nodes of a kind are in terms of types.
+
+    Attributes:
+        type_id: the type.
+        operands: for each row operand of the type, the row operand of the kind; or, below `ZERO`, a pinned row.
+        outputs: for each output of the kind, the output of the type.
+    """
+
+    type_id: int
+    operands: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Types:
+    """A decision about types.
+
+    Attributes:
+        types: the types, in the order in which their steps run in a round.
+        operands, outputs: the largest number of row operands of a type, and of outputs.
+        reads, writes: for each type, the value classes of its row operands and outputs.
+        classes: all of these.
+    """
+
+    def __init__(
+        self, kinds: Sequence[tuple[int, int]], edges: set[tuple[int, int]], tables: Tables, pinned: PinnedRows
+    ):
+        united, outputs = unite([tables.kinds[kind_id] for kind_id, _ in kinds])
+        found = [StepType(kind, terms) for kind, (_, terms) in zip(united, kinds, strict=True)]
+        distinct = list(dict.fromkeys(found))
+        type_of = {kind: distinct.index(step_type) for kind, step_type in zip(kinds, found, strict=True)}
+        between = {
+            (type_of[a], type_of[b])
+            for a in kinds
+            for b in kinds
+            if (a[0], b[0]) in edges and type_of[a] != type_of[b]
+        }  # fmt: skip
+        order = _in_order(len(distinct), between)
+        place = {type_id: position for position, type_id in enumerate(order)}
+        self.types = tuple(distinct[type_id] for type_id in order)
+        self.meanings = {
+            kind: Meaning(place[type_of[kind]], _operands(tables, kind[0], step_type.kind, pinned), own)
+            for kind, step_type, own in zip(kinds, found, outputs, strict=True)
+        }
+        self.reads = [_classes_read(step_type, tables) for step_type in self.types]
+        self.writes = [tuple(map(tables.class_of, step_type.kind.cell.out_avals)) for step_type in self.types]
+        self.classes = frozenset(itertools.chain(*self.reads, *self.writes))
+        self.operands = max((step_type.operands for step_type in self.types), default=0)
+        self.outputs = max(map(len, self.writes), default=0)
+        self.shared = tuple(sorted({shared_id for one in self.types for shared_id in one.kind.shared_ids}))
+
+
+def _operands(tables: Tables, kind_id: int, united: Kind, pinned: PinnedRows) -> tuple[int, ...]:
+    """For each row operand of a united kind, the row operand of the kind or a pinned row."""
+    binding = tables.kinds[kind_id].binding
+    return tuple(
+        binding[:slot].count(ROW) if binding[slot] == ROW else pinned.shared(tables, binding[slot])
+        for slot in united.row_slots
+    )
+
+
+def _classes_read(step_type: StepType, tables: Tables) -> tuple[int, ...]:
+    classes = tuple(map(tables.class_of, step_type.kind.row_avals))
+    return classes * step_type.terms if step_type.terms else classes
+
+
+def _in_order(count: int, edges: set[tuple[int, int]]) -> list[int]:
+    """An order of types in which most read earlier ones: next is the one that waits for the fewest others."""
+    remaining = list(range(count))
+    order = []
+    while remaining:
+        waits = {node: sum(a in remaining for a, b in edges if b == node) for node in remaining}
+        chosen = min(remaining, key=lambda node: (waits[node], node))
+        order.append(chosen)
+        remaining.remove(chosen)
+    return order
+
+
+class KnownTypes:
+    """The types of all segments so far."""
+
+    def __init__(self, tables: Tables, pinned: PinnedRows):
+        self._tables = tables
+        self._pinned = pinned
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[int, int], None] = {}
+        self._edges: set[tuple[int, int]] = set()
+        self._types: Types | None = None
+
+    def learn(self, segment: Segment) -> None:
+        """Note the kinds of a segment."""
+        with self._lock:
+            made_by = {value: node.kind_id for node in segment.nodes for value in node.makes}
+            for node in segment.nodes:
+                key = node.kind_id, terms_of(node, self._tables)
+                if key not in self._kinds:
+                    self._kinds[key] = None
+                    self._types = None
+                self._edges.update((made_by[value], node.kind_id) for value in node.reads if value in made_by)
+
+    def decided(self) -> Types:
+        """The types of all kinds so far."""
+        with self._lock:
+            if self._types is None:
+                self._types = Types(list(self._kinds), self._edges, self._tables, self._pinned)
+            return self._types
+
+
+def terms_of(node: Node, tables: Tables) -> int:
+    """The room for terms of a reduction: 2, 4, 8, ...; 0 for other nodes."""
+    return 1 << max(len(node.reads) - 1, 1).bit_length() if tables.kinds[node.kind_id].is_variadic else 0
+
+
+class Lowered(NamedTuple):
+    """A segment in terms of types.
+
+    Attributes:
+        types: the types.
+        steps: int32 [nodes]; the round of each node times the number of types, plus its type.
+        reads: int32 [nodes, operands]; the values that it reads, `ZERO` in unused columns.
+        makes: int32 [nodes, outputs]; the values that it makes, -1 where an output has no value.
+        pins: the ids of the pinned rows that the segment reads.
+    """
+
+    types: Types
+    steps: np.ndarray
+    reads: np.ndarray
+    makes: np.ndarray
+    pins: frozenset[int]
+
+
+def lowered(segment: Segment, types: Types, tables: Tables) -> Lowered:
+    """A segment in terms of types. It is kept with the segment until the types change."""
+    found = segment.lowered
+    if found is None or found.types is not types:
+        found = segment.lowered = _lower(segment, types, tables)
+    return found
+
+
+def _lower(segment: Segment, types: Types, tables: Tables) -> Lowered:
+    count = len(segment.nodes)
+    reads = np.full((count, types.operands), ZERO, np.int32)
+    makes = np.full((count, types.outputs), -1, np.int32)
+    steps = np.empty(count, np.int32)
+    done: dict[int, tuple[int, int]] = {}  # the round and type of each value
+    for number, node in enumerate(segment.nodes):
+        terms = terms_of(node, tables)
+        meaning = types.meanings[node.kind_id, terms]
+        read: Sequence[int] = [node.reads[o] if o >= 0 else o for o in meaning.operands]
+        if terms:
+            is_sum = tables.kinds[node.kind_id].operation == "sum"
+            read = [*node.reads, *[ZERO if is_sum else node.reads[-1]] * (terms - len(node.reads))]
+        reads[number, : len(read)] = read
+        earlier = [done[value] for value in node.reads if value in done]
+        in_round = max((there + (type_id >= meaning.type_id) for there, type_id in earlier), default=0)
+        for output, value in zip(meaning.outputs, node.makes, strict=True):
+            makes[number, output] = value
+            done[value] = in_round, meaning.type_id
+        steps[number] = in_round * len(types.types) + meaning.type_id
+    pins = frozenset((ZERO - 1 - reads[reads < ZERO]).tolist())
+    return Lowered(types, steps, reads, makes, pins | segment.pins)

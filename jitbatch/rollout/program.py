@@ -1,0 +1,116 @@
+"""The program of a sync: one compiled call that runs the steps which a buffer of integers lists.
+
+The buffer has the number of rounds first. A round is the number of chunks of each type and width, and then the chunks
+in that order: the rows of the operands, operand after operand, and the first row of each output. All arenas have fixed
+sizes, and they are updated in place. So whatever the samples decide, the same program runs it.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jitbatch.execute.segments import gather
+from jitbatch.ir.cell import accumulator
+from jitbatch.rollout.lowered import StepType, Types
+
+WIDTHS = (256, 64, 16, 4)
+"""The widths of chunks. Few, since each is compiled for each type; a row by itself XLA multiplies in another way."""
+
+BUFFER = 1 << 14
+"""The least length of a buffer. What does not fit into one goes into the next."""
+
+
+class Program:
+    """The compiled program for some types and a number of samples in flight.
+
+    Attributes:
+        types: the types.
+        widths: for each type the widths of its chunks, the largest first.
+        heads: the index of the first number of chunks of each type, in a round.
+        size: the length of a buffer.
+        write_classes: int16 [types, outputs]; the value classes of the outputs.
+    """
+
+    def __init__(self, types: Types, room: int):
+        self.types = types
+        usual = tuple(width for width in WIDTHS if width <= max(room, WIDTHS[-1]))
+        # Padding would repeat effects.
+        self.widths = [(1,) if step_type.kind.cell.has_effects else usual for step_type in types.types]
+        self.write_classes = np.full((len(types.types), types.outputs), -1, np.int16)
+        for place, classes in enumerate(types.writes):
+            self.write_classes[place, : len(classes)] = classes
+        self.heads = [sum(map(len, self.widths[:place])) for place in range(len(self.widths) + 1)]
+        self.size = max(BUFFER, 2 * (1 + self.heads[-1] + usual[0] * types.operands + types.outputs))
+
+    @cached_property
+    def call(self) -> Any:
+        """From arenas by value class, a buffer and shared values by id to the arenas."""
+
+        def jitbatch_sync(arenas: dict[int, Any], buffer: Any, shared: Mapping[int, Any]) -> dict[int, Any]:
+            def one_round(_: Any, state: Any) -> Any:
+                at, arenas = state
+                counts = lax.dynamic_slice(buffer, (at,), (self.heads[-1],))
+                at = at + self.heads[-1]
+                for place, widths in enumerate(self.widths):
+                    for head, width in enumerate(widths, self.heads[place]):
+                        at, arenas = self._chunks(place, width, counts[head], at, arenas, buffer, shared)
+                return at, arenas
+
+            return lax.fori_loop(0, buffer[0], one_round, (jnp.int32(1), arenas))[1]
+
+        return jax.jit(jitbatch_sync, donate_argnums=0)
+
+    def _chunks(
+        self, place: int, width: int, count: Any, at: Any, arenas: dict[int, Any], buffer: Any,
+        shared: Mapping[int, Any],
+    ) -> tuple[Any, dict[int, Any]]:  # fmt: skip
+        """Run the chunks of a type and width."""
+        step_type, reads, writes = self.types.types[place], self.types.reads[place], self.types.writes[place]
+        length = len(reads) * width + len(writes)
+
+        def chunk(_: Any, state: Any) -> Any:
+            at, written = state
+            piece = lax.dynamic_slice(buffer, (at,), (length,))
+            every = {**arenas, **written}
+            rows = [
+                gather(every[c], piece[slot * width : (slot + 1) * width]) for slot, c in enumerate(reads)
+            ]  # fmt: skip
+            made = _results(step_type, width, rows, shared)
+            written = dict(written)
+            for c, start, value in zip(writes, piece[len(reads) * width :], made, strict=True):
+                written[c] = lax.dynamic_update_slice_in_dim(written[c], value, start, 0)
+            return at + length, written
+
+        at, written = lax.fori_loop(0, count, chunk, (at, {c: arenas[c] for c in writes}))
+        return at, {**arenas, **written}
+
+
+def _results(step_type: StepType, width: int, rows: list[Any], shared: Mapping[int, Any]) -> Any:
+    kind = step_type.kind
+    with kind.cell.scope():
+        if kind.operation is not None:
+            return [_reduced(kind.operation, rows)]
+        remaining, bound = iter(rows), iter(kind.shared_ids)
+        operands = [next(remaining) if is_row else shared[next(bound)] for is_row in kind.vmapped]
+        axes = [0 if is_row else None for is_row in kind.vmapped]
+        return jax.vmap(kind.cell, in_axes=axes, axis_size=width)(*operands)
+
+
+def _reduced(operation: str, terms: list[Any]) -> Any:
+    """The reduction of terms, in their order. Rows of zeros are added for missing terms."""
+    if operation != "sum":
+        combine = lax.max if operation == "max" else lax.min
+        total = terms[0]
+        for term in terms[1:]:
+            total = combine(total, term)
+        return total
+    dtype = accumulator(terms[0].dtype)
+    total = terms[0].astype(dtype)
+    for term in terms[1:]:
+        total = total + term.astype(dtype)
+    return total.astype(terms[0].dtype)

@@ -1,0 +1,196 @@
+"""Segments: what a sample does between two questions, in terms of the values of that sample.
+
+A sample numbers its values in the order in which they turn up: inputs when they are first read, and what nodes make.
+Shared values and constants that are needed as rows are the same for all samples: they are *pinned* rows.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jitbatch.ir.cell import array_key
+from jitbatch.ir.tables import Interned, Tables
+from jitbatch.record.graph_builder import GraphBuilder
+from jitbatch.record.nodes import Part
+from jitbatch.rollout.live import Asked, Live
+
+ZERO = -1
+"""In place of a value: the row of zeros of its arena. The pinned row with id k is `ZERO - 1 - k`."""
+
+
+class Pinned(NamedTuple):
+    """A row that all samples share.
+
+    Attributes:
+        value_class: its value class.
+        shared_id: the id of a shared value; None for a constant.
+        constant: the constant.
+    """
+
+    value_class: int
+    shared_id: int | None
+    constant: Any = None
+
+
+class PinnedRows(Interned[Pinned]):
+    """The pinned rows of a function, by id."""
+
+    def shared(self, tables: Tables, shared_id: int) -> int:
+        """The value, below `ZERO`, of a shared value that is a row."""
+        found = Pinned(tables.shared_class[shared_id], shared_id)
+        return ZERO - 1 - self.number(found, ("shared", shared_id))
+
+    def constant(self, value_class: int, array: Any) -> int:
+        """The value, below `ZERO`, of a constant that is a row."""
+        return ZERO - 1 - self.number(Pinned(value_class, None, array), ("constant", value_class, array_key(array)))
+
+
+class Node(NamedTuple):
+    """A node: its kind, and the values that it reads and makes."""
+
+    kind_id: int
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+
+
+class Input(NamedTuple):
+    """An input: its value, and the leaf of the sample and the row of it that it is (see `Graph.inputs`)."""
+
+    value: int
+    value_class: int
+    leaf: int
+    depth: int
+    row: int
+
+
+class Fed(NamedTuple):
+    """Inputs of one value class.
+
+    Attributes:
+        value_class: the value class.
+        leaves: the leaves of the sample that hold them, and for each the rows of it that they are; None for a whole
+            leaf.
+        values: the values that these rows are, leaf after leaf.
+    """
+
+    value_class: int
+    leaves: tuple[tuple[int, np.ndarray | None], ...]
+    values: np.ndarray
+
+
+class Segment:
+    """What a sample does between two questions.
+
+    Attributes:
+        serial: a number that no other segment of the function has.
+        nodes: the nodes.
+        inputs, fed: the inputs that are read for the first time, one by one and by value class.
+        asked: the values that are asked for, or the leaves of the result.
+        asked_classes: their value classes.
+        classes: the value classes of inputs and of what is asked for.
+        has_ended: whether the sample ends with it.
+        tree: the tree of the answer, or of the result.
+        place, where: of the question, its digest and its line; None at the end.
+        count: how many values the sample has afterwards.
+        pins: the ids of the pinned rows that it reads.
+        lowered: for one decision about types, the nodes in terms of them (see `rollout/lowered`).
+    """
+
+    __slots__ = (
+        "asked", "asked_classes", "classes", "count", "fed", "has_ended", "inputs", "lowered", "nodes", "pins", "place",
+        "serial", "tree", "where",
+    )  # fmt: skip
+
+    def __init__(self, serial: int, asked: Asked, numbering: "Numbering"):
+        self.serial = serial
+        self.tree = asked.tree
+        self.place = None if asked.question is None else asked.question.place
+        self.where = None if asked.question is None else asked.question.where
+        self.nodes = numbering.nodes(asked.part)
+        self.asked = np.array([numbering.value(row) for row in asked.part.outputs], np.int32)
+        self.asked_classes = np.array([numbering.class_of(row) for row in asked.part.outputs], np.int32)
+        self.inputs = numbering.new_inputs()
+        self.fed = _by_class(self.inputs)
+        self.count = numbering.count
+        read = [*itertools.chain(*(node.reads for node in self.nodes)), *self.asked.tolist()]
+        self.pins = frozenset(ZERO - 1 - value for value in read if value < ZERO)
+        self.has_ended = self.place is None
+        self.classes = frozenset((*self.asked_classes.tolist(), *(fed.value_class for fed in self.fed)))
+        self.lowered: Any = None
+
+
+class Numbering:
+    """The numbers of a sample's values, while it is recorded.
+
+    Attributes:
+        count: how many values there are.
+    """
+
+    def __init__(self, live: Live, pinned: PinnedRows):
+        self.count = 0
+        self._builder: GraphBuilder = live.recorder.builder
+        self._tables = live.recorder.tables
+        self._pinned = pinned
+        self._leaves = len(self._builder.leaf_avals)
+        self._values: dict[int, int] = {}
+        self._classes: dict[int, int] = {}
+        self._new: list[Input] = []
+
+    def nodes(self, part: Part) -> list[Node]:
+        """The nodes of a segment."""
+        operands, made = iter(part.operands), iter(part.made)
+        nodes = []
+        for kind_id, count in zip(part.kinds, part.counts, strict=True):
+            reads = tuple(map(self.value, itertools.islice(operands, count)))
+            classes = self._tables.kind_classes[kind_id]
+            makes = tuple(map(self._next, itertools.islice(made, len(classes)), classes))
+            nodes.append(Node(kind_id, reads, makes))
+        return nodes
+
+    def value(self, row: int) -> int:
+        """The value of a row of the recording."""
+        found = self._values.get(row)
+        if found is not None:
+            return found
+        leaf, depth, index = self._builder.given[-1 - row]
+        if leaf < 0:
+            found = self._values[row] = self._pinned.shared(self._tables, depth)
+        elif leaf >= self._leaves:
+            constant = self._builder.constants[leaf - self._leaves]
+            found = self._values[row] = self._pinned.constant(self.class_of(row), constant)
+        else:
+            found = self._next(row, self.class_of(row))
+            self._new.append(Input(found, self.class_of(row), leaf, depth, index))
+        return found
+
+    def _next(self, row: int, class_id: int) -> int:
+        self._values[row], self._classes[row] = self.count, class_id
+        self.count += 1
+        return self.count - 1
+
+    def class_of(self, row: int) -> int:
+        """The value class of a row."""
+        return self._builder.given_class[-1 - row] if row < 0 else self._classes[row]
+
+    def new_inputs(self) -> list[Input]:
+        """The inputs that were read for the first time since the last segment."""
+        new, self._new = self._new, []
+        return new
+
+
+def _by_class(inputs: Sequence[Input]) -> list[Fed]:
+    by_class: dict[int, dict[int, list[Input]]] = {}
+    for one in inputs:
+        by_class.setdefault(one.value_class, {}).setdefault(one.leaf, []).append(one)
+    return [
+        Fed(
+            class_id,
+            tuple(
+                (leaf, np.array([one.row for one in some]) if some[0].depth else None) for leaf, some in leaves.items()
+            ),
+            np.array([one.value for some in leaves.values() for one in some]),
+        )
+        for class_id, leaves in by_class.items()
+    ]

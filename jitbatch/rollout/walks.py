@@ -1,0 +1,164 @@
+"""Walks: segments by the structure of a sample and the answers so far.
+
+What a sample does up to its next question depends on its structure and on the answers that it was given, and on nothing
+else. So it is recorded once, and a sample that comes the same way runs no Python. A sample that leaves the known ways
+runs from its beginning with the answers that it had, and is recorded from there.
+"""
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitbatch.record.context import Context
+from jitbatch.record.decisions import answer_key, decoded
+from jitbatch.record.finalise import Recording
+from jitbatch.record.structure import Structure
+from jitbatch.rollout.live import Live
+from jitbatch.rollout.segments import ZERO, Numbering, PinnedRows, Segment
+from jitbatch.util import passes
+from jitbatch.util.caches import Cache
+
+MAX_SEGMENTS = 65536
+"""Segments remembered for each function and kind of shared arguments, of which one takes a few kB."""
+
+
+class Walks:
+    """The segments of a function in one context, and the pinned rows that they read."""
+
+    def __init__(self, context: Context):
+        self.context = context
+        self.pinned = PinnedRows()
+        self._segments = Cache(MAX_SEGMENTS if passes.remembers() else 0)
+        self._serials = itertools.count()
+
+    def find(self, keys: Sequence[Hashable]) -> list[Segment | None]:
+        """The known segments with these keys."""
+        return self._segments.get_all(keys)
+
+    def put(self, key: Hashable, segment: Segment) -> Segment:
+        return self._segments.put(key, segment)
+
+    def serial(self) -> int:
+        return next(self._serials)
+
+    def recording_of(self, structure: Structure, key: Hashable, decisions: Sequence[Any]) -> Recording | None:
+        """The recording of a sample with decisions, of the segments that were recorded; None if one is missing.
+
+        Args:
+            structure: of the sample with its decisions.
+            key: the structure of the sample alone.
+            decisions: its decisions (see `record/decisions`).
+        """
+        path: list[Segment] = []
+        found = self._segments.get(first_key(key))
+        for place, answer in decisions:
+            if found is None or found.place != place or len(answer) != len(found.asked):
+                return None
+            path.append(found)
+            found = self._segments.get(answer_key(found.serial, decoded(answer)))
+        if found is None or not found.has_ended:
+            return None
+        path.append(found)
+        return _joined(path, structure, self.pinned)
+
+
+def _joined(path: Sequence[Segment], structure: Structure, pinned: PinnedRows) -> Recording:
+    """The recording of a sample that took this path."""
+    given: list[tuple[int, int, int]] = []
+    given_class: list[int] = []
+    constants: list[Any] = []
+    rows: dict[int, int] = {}
+
+    def give(value: int, value_class: int, source: tuple[int, int, int]) -> None:
+        given.append(source)
+        given_class.append(value_class)
+        rows[value] = -len(given)
+
+    def row(value: int) -> int:
+        if value < ZERO and value not in rows:
+            value_class, shared_id, constant = pinned[ZERO - 1 - value]
+            if shared_id is None:
+                constants.append(constant)
+            leaf = len(structure.leaves) + len(constants) - 1
+            give(value, value_class, (leaf, 0, 0) if shared_id is None else (-1, shared_id, 0))
+        return rows.get(value, value)
+
+    for one in itertools.chain(*(segment.inputs for segment in path)):
+        give(one.value, one.value_class, (one.leaf, one.depth, one.row))
+    nodes = list(itertools.chain(*(segment.nodes for segment in path)))
+    operands = [row(value) for node in nodes for value in node.reads]
+    outputs = list(map(row, path[-1].asked.tolist()))
+    return Recording(
+        kinds=[node.kind_id for node in nodes],
+        counts=[len(node.reads) for node in nodes],
+        operands=operands,
+        made=list(itertools.chain(*(node.makes for node in nodes))),
+        outputs=outputs,
+        numbered=(path[-1].count, 0),
+        given=given,
+        given_class=given_class,
+        leaf_shapes=tuple(map(np.shape, (*structure.leaves, *constants))),
+        constants=tuple(constants),
+        out_tree=path[-1].tree,
+        structure=structure.key,
+    )
+
+
+def first_key(key: Hashable) -> Hashable:
+    """The key of the first segment of samples with this structure."""
+    return None, key
+
+
+class Walker:
+    """The way of one sample.
+
+    Attributes:
+        key: the key of the segment that it is to go on with.
+        answers: the answers so far, each as a list of leaves.
+        path: the segments so far.
+    """
+
+    def __init__(self, walks: Walks, structure: Structure, begin: Callable[[], Live]):
+        self.key = first_key(structure.key)
+        self.answers: list[list[Any]] = []
+        self.path: list[Segment] = []
+        self._walks = walks
+        self._begin = begin
+        self._live: Live | None = None
+        self._numbering: Any = None
+
+    def answer(self, leaves: list[Any]) -> None:
+        """Give the answer to the last question."""
+        self.answers.append(leaves)
+        self.key = answer_key(self.path[-1].serial, leaves)
+
+    def record(self) -> Segment:
+        """The next segment, by running the sample's code."""
+        found = self._walks.find([self.key])[0]
+        if found is not None:  # another sample came this way meanwhile
+            return found
+        if self._live is None:
+            self._live = self._begin()
+            self._numbering = Numbering(self._live, self._walks.pinned)
+        live = self._live
+        while live.position < len(self.answers) - 1:  # it comes a known way
+            at = live.position
+            self._segment(None if at < 0 else at)
+        segment = self._segment(len(self.answers) - 1 if self.answers else None)
+        return self._walks.put(self.key, segment)
+
+    def _segment(self, answered: int | None) -> Segment:
+        """Run the sample's code up to the next question, with the answer of this index."""
+        assert self._live is not None
+        answer = None
+        if answered is not None:
+            answer = self.path[answered].tree.unflatten(self.answers[answered])
+        return Segment(self._walks.serial(), self._live.advance(answer), self._numbering)
+
+    def close(self) -> None:
+        """End the sample where it waits."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()
