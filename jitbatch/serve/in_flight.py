@@ -1,0 +1,163 @@
+"""In flight: samples that ask for values join at the next sync, and leave when they are done."""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jitbatch.rollout.flight import Flight, Ticket
+from jitbatch.serve.arguments import Given, ServedArguments, Shared
+from jitbatch.serve.requests import Answer, Request, logger
+from jitbatch.util import compat
+
+
+class InFlight:
+    """Runs requests whose samples ask for values, from sync to sync.
+
+    A sample that raises an exception fails alone. If a sync itself fails, all that took part begin again, one by one.
+
+    Args:
+        fly: makes a flight of the function: `fly(*args, room=n, **kwargs)`, with no samples.
+        arguments: the signature of the function.
+        shared: the shared arguments.
+        room: the largest number of samples in flight.
+    """
+
+    def __init__(self, fly: Callable[..., Flight], arguments: ServedArguments, shared: Shared, room: int):
+        self.shared = shared
+        self.batches = self.retried = 0
+        self._fly = fly
+        self._arguments = arguments
+        self._room = room
+        self._flights: dict[Any, Flight] = {}  # by the form of requests
+        self._flown = shared  # the shared arguments of the flights
+        self._tickets: dict[Ticket, Request] = {}
+        self._alone: deque[Request] = deque()  # those that begin again
+        self._is_stale = False  # whether there are arenas that were warmed up later
+
+    @property
+    def programs(self) -> int:
+        return len(self._flights)
+
+    @property
+    def held(self) -> list[Request]:
+        """The requests that are taken and not answered."""
+        return [*self._tickets.values(), *self._alone]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further requests may join."""
+        return not self._alone
+
+    def admit(self, requests: Sequence[Request]) -> list[Answer]:
+        """Takes requests. Returns the answers to those that are no samples."""
+        refused = []
+        for request in requests:
+            try:
+                self._begin(request)
+            except BaseException as error:
+                refused.append(Answer(request, error=error))
+        return refused
+
+    def advance(self) -> list[Answer]:
+        """Runs one sync of all that are in flight."""
+        refused = []
+        if not self._tickets and self._alone:
+            refused = self.admit([self._alone.popleft()])
+        self._update()
+        answers = itertools.chain.from_iterable([self._sync(form) for form in list(self._flights)])
+        return [*refused, *answers]
+
+    def drop(self) -> list[Request]:
+        """Gives up what is held and returns it. Samples are cancelled where they wait."""
+        held = self.held
+        self._alone.clear()
+        for form in list(self._flights):
+            self._land(form)
+        self._tickets.clear()
+        return held
+
+    def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
+        """Compiles what samples like these need, whether few or many are in flight.
+
+        Args:
+            columns: samples of the kind that will be asked for.
+            counts: the numbers of samples.
+        """
+        requests = columns.split()
+        flight = self._new_flight(self.shared, requests[0])
+        try:
+            for count in (*counts, len(requests)):
+                waiting = deque(self._samples(requests[:count]))
+                while waiting or len(flight):
+                    while waiting and len(flight) < min(count, self._room):
+                        flight.admit(*waiting.popleft())
+                    for ticket in flight.advance():
+                        _ = ticket.result
+        finally:
+            flight.close()
+        self._is_stale = True
+
+    def _begin(self, request: Request) -> None:
+        if self._is_stale and not self._tickets:
+            self._is_stale = False
+            for form in list(self._flights):
+                self._land(form)
+        form = request.given.form
+        if form not in self._flights:
+            self._flights[form] = self._new_flight(self._flown, request.given)
+        (sample,) = self._samples([request.given])
+        self._tickets[self._flights[form].admit(*sample)] = request
+
+    def _sync(self, form: Any) -> list[Answer]:
+        """One sync of a flight."""
+        flight = self._flights[form]
+        if not len(flight):
+            return []
+        try:
+            done = flight.advance()
+        except BaseException as error:
+            begun = [ticket for ticket, request in self._tickets.items() if request.given.form == form]
+            requests = [self._tickets.pop(ticket) for ticket in begun]
+            self._land(form)
+            if len(requests) == 1:
+                return [Answer(requests[0], error=error)]
+            self.retried += 1
+            self._alone.extend(requests)
+            return []
+        self.batches += 1
+        return [self._answer_of(ticket) for ticket in done]
+
+    def _answer_of(self, ticket: Ticket) -> Answer:
+        request = self._tickets.pop(ticket)
+        if ticket.error is not None:
+            return Answer(request, error=ticket.error)
+        leaves = [leaf if compat.is_prng_key(leaf.dtype) else np.array(leaf) for leaf in ticket.leaves]
+        return Answer(request, ticket.tree.unflatten(leaves))
+
+    def _land(self, form: Any) -> None:
+        """Ends a flight. What the `finally` blocks of cancelled samples raise is of no use to anybody."""
+        flight = self._flights.pop(form)
+        try:
+            flight.close()
+        except Exception as error:
+            logger.info("a sample that was cancelled raised an exception: %r", error)
+
+    def _update(self) -> None:
+        """Goes on with the newest shared arguments."""
+        shared = self.shared
+        if shared is not self._flown:
+            for flight in self._flights.values():
+                flight.update(*shared.snapshot.values())
+            self._flown = shared
+
+    def _new_flight(self, shared: Shared, given: Given) -> Flight:
+        empty = Given(tuple([] for _ in given.args), {name: [] for name in given.kwargs})
+        args, kwargs = self._arguments.merged(shared.snapshot, empty)
+        return self._fly(*args, room=self._room, **kwargs)
+
+    def _samples(self, requests: Sequence[Given]) -> list[tuple[Any, ...]]:
+        """Returns the mapped arguments of each request, in the order of the function."""
+        return self._arguments.batch(self.shared, requests).samples
