@@ -31,8 +31,8 @@ def run_in_arenas(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     needed = program.shared.union(*(arena.shared for arena in static.arenas))
     shared = shared_values(tables, tuple(sorted(needed)), shared_leaves)
     arenas = []
-    for arena, inputs in zip(static.arenas, plan.inputs, strict=True):
-        rows = tuple(shared[number] for number in arena.shared)
+    for arena, inputs in zip(static.arenas, plan.rows, strict=True):
+        rows = tuple(shared[shared_id] for shared_id in arena.shared)
         value_class = tables.classes[arena.value_class]
         filled = _fill_arena(rows, inputs, value_class=value_class, capacity=arena.capacity)
         arenas.append(jaxprs.cast(filled, axes))
@@ -68,16 +68,16 @@ def _index(rows: list[Any]) -> Any:
     return np.array(rows + rows[-1:] * (round_up(len(rows)) - len(rows)))
 
 
-def shared_values(tables: Tables, numbers: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:
+def shared_values(tables: Tables, shared_ids: tuple[int, ...], leaves: Sequence[Any]) -> dict[int, Any]:
     """Returns the shared values with these ids. One jitted program computes all derived values."""
     values: dict[int, Any] = {}
     computed = []
-    for number in numbers:
-        entry = tables.shared[number]
+    for shared_id in shared_ids:
+        entry = tables.shared[shared_id]
         if isinstance(entry, SharedResult):
-            computed.append(number)
+            computed.append(shared_id)
         else:
-            values[number] = leaves[entry.index] if isinstance(entry, SharedLeaf) else meshes.cast(entry.value)
+            values[shared_id] = leaves[entry.index] if isinstance(entry, SharedLeaf) else meshes.cast(entry.value)
     if computed:
         if tables.holds_tracers:
             program, arrays = _shared_program(tables, computed)
@@ -96,21 +96,21 @@ def _shared_program(tables: Tables, computed: Sequence[int]) -> tuple[Callable[.
         further = set(entry.operands) - reached if isinstance(entry, SharedResult) else set()
         reached |= further
         remaining += further
-    entries = {number: tables.shared[number] for number in sorted(reached)}
-    arrays = {number: entry.value for number, entry in entries.items() if isinstance(entry, SharedArray)}
+    entries = {shared_id: tables.shared[shared_id] for shared_id in sorted(reached)}
+    arrays = {shared_id: entry.value for shared_id, entry in entries.items() if isinstance(entry, SharedArray)}
 
     def jitbatch_shared(leaves: list[Any], constants: list[Any]) -> list[Any]:
         values = dict(zip(arrays, constants, strict=True))
         done: dict[Any, Any] = {}
-        for number, entry in entries.items():
+        for shared_id, entry in entries.items():
             if isinstance(entry, SharedLeaf):
-                values[number] = leaves[entry.index]
+                values[shared_id] = leaves[entry.index]
             elif isinstance(entry, SharedResult):
                 call = (entry.cell, entry.operands)
                 if call not in done:
                     done[call] = entry.cell(*[values[operand] for operand in entry.operands])
-                values[number] = done[call][entry.output]
-        return [values[number] for number in computed]
+                values[shared_id] = done[call][entry.output]
+        return [values[shared_id] for shared_id in computed]
 
     return jax.jit(jitbatch_shared), list(arrays.values())
 

@@ -164,8 +164,8 @@ def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
     starts: list[np.ndarray] = []
     for begin, end in itertools.pairwise(np.searchsorted(step_of[order], np.arange(step_of.max(initial=-1) + 2))):
         nodes = analysis.nodes[order[begin:end]]
-        number = problem.type[order[begin]]
-        kind = analysis.types.kinds[number]
+        type_id = problem.type[order[begin]]
+        kind = analysis.types.kinds[type_id]
         # Padding would repeat effects.
         width = len(nodes) if kind.cell.has_effects else round_up(len(nodes))
         out_starts = []
@@ -174,7 +174,7 @@ def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
             capacity[out_class] = max(capacity[out_class], next_row[out_class] + width)
             next_row[out_class] += len(nodes)
         analysis.place(value_row, nodes, out_starts)
-        steps.append(StepShape(kind, width, flows[number]))
+        steps.append(StepShape(kind, width, flows[type_id]))
         members.append(nodes)
         starts.append(np.array(out_starts, np.int32))
     analysis.place_merged(value_row)

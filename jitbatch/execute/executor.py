@@ -6,7 +6,7 @@ add an `Executor` to `execute/registry`.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -101,8 +101,7 @@ class Lowered:
     padded_rows: int
 
 
-@dataclass(frozen=True, eq=False)
-class Refilled:
+class Refilled(NamedTuple):
     """A batch for an existing program: only the dynamic part is new.
 
     Attributes:
@@ -131,12 +130,14 @@ class SizeRequest:
     Attributes:
         least: the least sizes.
         headroom_for: add headroom for other batches of this many samples; 0 for none (see `util/headroom`).
-        static_loops: whether loops have static trip counts.
+        platform: the platform that the program is made for, as in `Device.platform`.
+        static_loops: whether loops have static trip counts; None for the default of the platform.
     """
 
     least: Sizes
     headroom_for: int = 0
-    static_loops: bool = False
+    platform: str = "cpu"
+    static_loops: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,6 @@ def _traced_saved(kind: Kind) -> int:
         return 0
 
 
-def nbytes(one: Any) -> int:
+def nbytes(array: Any) -> int:
     """Returns the size of an array, aval or value class in bytes."""
-    return math.prod(one.shape) * one.dtype.itemsize
+    return math.prod(array.shape) * array.dtype.itemsize

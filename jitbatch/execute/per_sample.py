@@ -179,7 +179,7 @@ def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared:
 def run_each(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     """Runs a plan and returns its outputs; for `out="list"`, the leaves of each result."""
     static, program = plan.static, plan.static.program
-    outputs = [sample.run(shared_leaves, leaves) for sample, leaves in zip(program.samples, plan.inputs, strict=True)]
+    outputs = [sample.run(shared_leaves, leaves) for sample, leaves in zip(program.samples, plan.rows, strict=True)]
     if static.out == "list":
         return outputs
     if plan.ragged is None:

@@ -52,6 +52,7 @@ class Sizes:
         loops: the sizes of each loop, by its types.
         items: the number of items of a ragged result.
         item: the tree of an item and the classes of its leaves, or None if unknown.
+        outputs: for `out="rows"`, the number of output rows of each value class.
     """
 
     profile: Profile = field(default_factory=Profile)
@@ -63,6 +64,7 @@ class Sizes:
     loops: Mapping[frozenset[Origin], LoopSizes] = field(default_factory=dict)
     items: int = 0
     item: tuple[Any, tuple[int, ...]] | None = None
+    outputs: Mapping[int, int] = field(default_factory=dict)
 
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """Returns the united sizes of the known loops that share a type with `origins`."""
@@ -102,12 +104,12 @@ def grew(was: int, is_now: int) -> str:
 
 
 def _largest(sizes: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    return {key: max(one.get(key, 0) for one in sizes) for one in sizes for key in one}
+    return {key: max(part.get(key, 0) for part in sizes) for part in sizes for key in part}
 
 
-def _same(one: Origin, other: Origin) -> bool:
+def _same(origin: Origin, other: Origin) -> bool:
     """Whether two types are of one cell. Their bindings may differ: with more kinds, a shared operand becomes a row."""
-    return (one.body, one.part) == (other.body, other.part)
+    return (origin.body, origin.part) == (other.body, other.part)
 
 
 def size_of(sizes: Mapping[Origin, int], origin: Origin) -> int:

@@ -32,8 +32,8 @@ def verify_analysis(analysis: Analysis) -> None:
     check(np.all(read < reader), "nodes are in order")
     level = longest_paths(nodes, reader[read >= 0], read[read >= 0])
     check(np.all(batch.level >= level), "a node is above what it reads")
-    for number, kind in enumerate(kinds):
-        own = nodes[batch.type == number]
+    for type_id, kind in enumerate(kinds):
+        own = nodes[batch.type == type_id]
         counts = np.diff(batch.operand_start)[own]
         check(np.all(counts > 0 if kind.is_variadic else counts == kind.rows), "nodes have an operand for each row")
         wanted = list(map(analysis.tables.class_of, kind.row_avals))
@@ -65,9 +65,9 @@ def _value_classes(analysis: Analysis) -> np.ndarray:
     """Returns int [values], the value class of each value; -1 for a value without a class."""
     batch, tables = analysis.batch, analysis.tables
     classes = batch.given_class.copy()
-    for number, kind in enumerate(analysis.types.kinds):
+    for type_id, kind in enumerate(analysis.types.kinds):
         for output, aval in enumerate(kind.cell.out_avals):
-            classes[batch.first_value[batch.type == number] + output] = tables.class_of(aval)
+            classes[batch.first_value[batch.type == type_id] + output] = tables.class_of(aval)
     return classes
 
 
@@ -103,7 +103,7 @@ def verify_steps(plan: Any) -> None:
         check(np.all((rows >= 0) & (rows < len(written[arena]))), f"{what} are rows of the arena")
         check(written[arena][rows].all(), f"{what} are written before, and are not padding")
 
-    for arena, rows, is_written in zip(static.arenas, plan.inputs, written, strict=True):
+    for arena, rows, is_written in zip(static.arenas, plan.rows, written, strict=True):
         check((0 if rows is None else np.shape(rows)[0]) == arena.inputs, "inputs have the size they are padded to")
         is_written[: len(arena.shared) + arena.inputs] = True
     for place, step in enumerate(static.program.steps(plan.tables.unpack())):
@@ -117,8 +117,12 @@ def verify_steps(plan: Any) -> None:
             check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {place} writes inside its arenas")
             check(not made[arena][rows].any(), f"step {place} writes over no earlier results")
             written[arena][rows] = made[arena][rows] = True
-    is_list = static.out == "list"
+    is_list, is_by_class = static.out == "list", static.out == "rows"
     is_real = slice(None) if plan.ragged is None else np.asarray(plan.ragged.mask)
     for places, rows in zip(static.out_arenas if is_list else static.out_arenas[0], plan.out_rows, strict=True):
         for arena, row in zip(places, rows, strict=True) if is_list else [(places, np.asarray(rows)[is_real])]:
-            check_read(arena, np.asarray(row), "outputs")
+            row = np.asarray(row)
+            if is_by_class:  # the rest is padding
+                value_class = static.arenas[arena].value_class
+                row = row[: sum(graph.out_classes.count(value_class) for graph in plan.graphs)]
+            check_read(arena, row, "outputs")

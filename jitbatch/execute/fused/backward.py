@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from jitbatch.core.layout import PAIR_WIDTH
-from jitbatch.execute.fused.shapes import LoopShape, part, put, while_before
+from jitbatch.execute.fused.shapes import LoopShape, RoundTable, part, put, while_before
 from jitbatch.execute.fused.weight_gradients import contract
-from jitbatch.execute.segments import gather, scatter_sums
+from jitbatch.execute.segments import gather, gather_each, scatter_sums
 from jitbatch.util import jaxprs
 from jitbatch.util.compat import is_float
 
@@ -96,30 +96,34 @@ class Backward:
         return jaxprs.cast(Carry(rows, taps, kept), self.axes)
 
     def _round(self, r: Any, carry: Carry) -> Carry:
+        hoists = self.shape.target.hoists_trips
+        firsts = RoundTable(self.tables["ends"], r, hoists)
+        ends = RoundTable(self.ends, r, hoists)
+        spans = [None if span is None else RoundTable(span, r, hoists) for span in self.tables["pair_span"]]
         for number in reversed(range(len(self.shape.blocks))):
-            carry = carry._replace(rows=self._sum_pairs(carry.rows, r, number))
+            carry = carry._replace(rows=self._sum_pairs(carry.rows, spans, number))
             with self.shape.blocks[number].kind.cell.scope():
-                first = self.tables["ends"][r, number, 0]
-                run = functools.partial(self._chunk, number, first)
-                carry = self.shape.over_chunks(number, self.ends, r, run, carry, -1)
+                run = functools.partial(self._chunk, number, firsts.at(number, 0))
+                carry = self.shape.over_chunks(number, ends, run, carry, -1)
         return carry
 
     # Sums over the readers of a value
 
     @jax.named_scope("pair_sums")
-    def _sum_pairs(self, rows: tuple[Any, ...], r: Any, number: int) -> tuple[Any, ...]:
+    def _sum_pairs(self, rows: tuple[Any, ...], spans: list[RoundTable | None], number: int) -> tuple[Any, ...]:
         """Computes the pair sums that a type reads in a round, and returns the updated cotangent rows."""
         summed = list(rows)
-        for arena, spans in enumerate(self.tables["pair_span"]):
-            if spans is None:
+        for arena, span in enumerate(spans):
+            if span is None:
                 continue
-            first, end = spans[r, number, 0], (r, number, 1)
+            first = span.at(number, 0)
             run = functools.partial(self._sum_chunk, arena)
             if self.shape.pair_trips is None:
-                _, summed[arena] = while_before(spans, end, first, 1, run, summed[arena])
+                with jax.named_scope(f"pairs_{number}_{arena}"):
+                    _, summed[arena] = while_before(span.later(number, 1), first, 1, run, summed[arena])
                 continue
             # Recomputing a chunk gives the same rows. A chunk that runs too early is computed again later.
-            last = jnp.maximum(spans[end], 1) - 1
+            last = jnp.maximum(span.at(number, 1), 1) - 1
 
             def once(k: Any, rows: Any, run: Any = run, first: Any = first, last: Any = last) -> Any:
                 return run(jnp.minimum(first + k, last), rows)
@@ -133,12 +137,27 @@ class Backward:
         right = part(self.tables["pair_right"][arena], begin, PAIR_WIDTH)
         return put(rows, gather(rows, left) + gather(rows, right), self.shape.edge_rows[arena] + begin)
 
-    def _cotangents_of(self, rows: tuple[Any, ...], arena: int, start: Any, width: int) -> Any:
-        """Returns the cotangents of `width` rows, from `start` on, that nodes of the loop wrote."""
-        outer = part(self.cotangents[arena], start, width)
-        if rows[arena] is None:
-            return outer
-        return outer + gather(rows[arena], part(self.tables["edge_of_row"][arena], start, width))
+    def _cotangents_of(
+        self, rows: tuple[Any, ...], outputs: list[tuple[int, int]], start: Any, width: int
+    ) -> list[Any]:
+        """Returns the cotangents of the rows of a chunk, that nodes of the loop wrote.
+
+        Args:
+            rows: the cotangent rows of each arena.
+            outputs: for each output, its arena and the first row of its block.
+            start: the position of the chunk.
+            width: its width.
+        """
+        total = [part(self.cotangents[arena], begin + start, width) for arena, begin in outputs]
+        for arena, own in enumerate(rows):
+            places = [place for place, output in enumerate(outputs) if output[0] == arena]
+            if own is None or not places:
+                continue
+            edges = [part(self.tables["edge_of_row"][arena], outputs[place][1] + start, width) for place in places]
+            # Without the barrier, XLA fuses the gather into later writes to the same array, and copies it.
+            for place, terms in zip(places, lax.optimization_barrier(gather_each(own, edges)), strict=True):
+                total[place] += terms
+        return total
 
     # Chunks
 
@@ -152,11 +171,12 @@ class Backward:
         for tap, place in zip(carry.taps[number], cut.saved_place, strict=True):
             if place is not None:  # the tap replaces the saved value
                 saved[place] = part(tap, start, width)
-        d_outputs = [
-            self._cotangents_of(carry.rows, arena, begin + start, width)
+        outputs = [
+            (arena, begin)
             for arena, begin, atom in zip(self.shape.writes[number], block.starts, cut.out_atoms, strict=True)
             if is_float(atom.aval)
         ]
+        d_outputs = self._cotangents_of(carry.rows, outputs, start, width)
         d_operands, d_taps, kept = self._pull(number, width, start, saved, d_outputs)
 
         rows, remaining = list(carry.rows), iter(d_operands)
@@ -176,7 +196,7 @@ class Backward:
         (begin,), (arena,) = self.shape.edges[number], self.shape.writes[number]
         if begin < 0:
             return rows
-        d_sum = self._cotangents_of(rows, arena, self.shape.blocks[number].starts[0] + start, width)
+        (d_sum,) = self._cotangents_of(rows, [(arena, self.shape.blocks[number].starts[0])], start, width)
         return _replaced(rows, arena, put(rows[arena], d_sum, begin + start))
 
     def _pull(
@@ -217,9 +237,17 @@ class Backward:
         return total
 
 
-def run_backward(shape: LoopShape, residuals: Any, cotangents: Any) -> tuple[Any, Any, Any]:
-    """Runs the backward pass of a loop on the residuals of the forward pass and the cotangents of the arenas."""
-    return Backward(shape, residuals, cotangents).run()
+def run_backward(shape: LoopShape, args: tuple[Any, Any, Any], saved: Any, cotangents: Any) -> tuple[Any, Any, Any]:
+    """Runs the backward pass of a loop.
+
+    Args:
+        shape: the static part.
+        args: the arguments of the forward pass, with the arenas that it returned.
+        saved: what it saved.
+        cotangents: of the arenas.
+    """
+    arenas, shared, tables = args
+    return Backward(shape, (arenas, saved, shared, tables), cotangents).run()
 
 
 def _where(is_row: Any, rows: Any, others: Any) -> Any:

@@ -3,6 +3,10 @@
 A `jax.custom_vjp` has no forward mode, and a loop with a dynamic trip count has no reverse mode. So one linear
 primitive, `tangents_p`, computes the tangents of the function's results. Its evaluation is JAX's forward mode of the
 function. Its transposition is the custom rule.
+
+Second derivatives are linear in the same way. The derivative of the cotangents along a direction is a Hessian times
+that direction, and Hessians are symmetric: its transposition is forward mode over the custom rule again. So reverse
+mode over either mode needs no reverse mode of the custom rule.
 """
 
 import itertools
@@ -29,44 +33,143 @@ Linear = Callable[[list[Any], list[Any]], list[Any]]
 def with_rule(
     fun: Callable[..., Any],
     forward: Callable[..., tuple[Any, Any]],
-    tangents: Callable[..., Any],
+    again: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]],
     backward: Callable[..., Any],
 ) -> Any:
     """Returns `fun` with derivatives in both modes.
 
     Args:
         fun: `fun(static, *args)`, a function of a static argument and pytrees of arrays.
-        forward: `forward(static, *args)` returns the results of `fun`, and residuals.
-        tangents: `tangents(static, residuals, *d_args)` returns the tangents of the results.
-        backward: `backward(static, residuals, d_results)` returns the cotangents of the arguments. The cotangents of
-            results that are not floats are None. The returned cotangents of arguments that are not floats are ignored.
+        forward: `forward(static, *args)` returns the results of `fun`, and what else `backward` needs.
+        again: `again(results, args)` returns arguments with which `fun` has the same results. They are kept for the
+            derivatives in place of `args`.
+        backward: `backward(static, args, saved, d_results)` returns the cotangents of the arguments, from what `again`
+            and `forward` returned. The cotangents of results that are not floats are None. The returned cotangents of
+            arguments that are not floats are ignored.
     """
     function = jax.custom_jvp(fun, nondiff_argnums=(0,))
+    saving = jax.custom_jvp(forward, nondiff_argnums=(0,))
+
+    def differentiate(static: Any, primals: tuple[Any, ...], d_primals: tuple[Any, ...]) -> Any:
+        results, saved = saving(static, *primals)
+        bound = partial(fun, static), partial(forward, static), again, partial(backward, static)
+        modes = _Modes(*bound, primals=primals, results=results)
+        return (results, saved), modes.tangents(again(results, primals), saved, d_primals)
 
     @partial(function.defjvp, symbolic_zeros=True)
     def rule(static: Any, primals: tuple[Any, ...], d_primals: tuple[Any, ...]) -> tuple[Any, Any]:
-        results, residuals = forward(static, *primals)
-        flat, tree = jax.tree.flatten(residuals)
-        arguments, outputs = _Leaves(primals), _Leaves(results)
-        none = [np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf in jax.tree.leaves(primals)]
+        (results, _), d_results = differentiate(static, primals, d_primals)
+        return results, d_results
 
-        def evaluate(flat: list[Any], d_arguments: list[Any]) -> list[Any]:
-            given = arguments.unflatten(d_arguments, none)
-            return outputs.floats(tangents(static, tree.unflatten(flat), *given))
-
-        def transpose(flat: list[Any], d_outputs: list[Any]) -> list[Any]:
-            given = outputs.unflatten(d_outputs, [None] * len(outputs.flows))
-            return arguments.floats(backward(static, tree.unflatten(flat), given))
-
-        inputs = arguments.floats(primals)
-        d_inputs = list(map(_instantiate, arguments.floats(d_primals), inputs))
-        made = _bind(
-            flat, d_inputs, evaluate, _differentiated_forward(transpose), like=(inputs, outputs.floats(results))
-        )
-        no_tangents = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in jax.tree.leaves(results)]
-        return results, outputs.unflatten(made, no_tangents)
+    @partial(saving.defjvp, symbolic_zeros=True)
+    def saving_rule(static: Any, primals: tuple[Any, ...], d_primals: tuple[Any, ...]) -> tuple[Any, Any]:
+        made, d_results = differentiate(static, primals, d_primals)
+        return made, (d_results, jax.tree.map(_no_tangent, made[1]))  # `_Modes` computes what is saved again
 
     return function
+
+
+class _Modes:
+    """The derivatives of a function of some arguments, as functions of lists of float leaves."""
+
+    def __init__(
+        self, fun: Callable[..., Any], forward: Callable[..., Any], again: Callable[..., Any],
+        backward: Callable[..., Any], primals: tuple[Any, ...], results: Any,
+    ):  # fmt: skip
+        self.fun, self.forward, self.again, self.backward = fun, forward, again, backward
+        self.arguments, self.results = _Leaves(primals), _Leaves(results)
+        self.primals = primals
+        self.values = results
+
+    def push(self, args: Any, d_args: list[Any]) -> list[Any]:
+        """The tangents of the results."""
+        return self.results.floats(jax.jvp(self.fun, args, self._tangents_of(args, d_args))[1])
+
+    def pull(self, args: Any, saved: Any, d_results: list[Any]) -> list[Any]:
+        """The cotangents of the arguments."""
+        given = self.results.unflatten(d_results, [None] * len(self.results.flows))
+        return self.arguments.floats(self.backward(args, saved, given))
+
+    def pull_afresh(self, args: Any, d_results: list[Any]) -> list[Any]:
+        """`pull` as a function of the arguments alone."""
+        results, saved = self.forward(*args)
+        return self.pull(self.again(results, args), saved, d_results)
+
+    def bend(self, args: Any, d_results: list[Any], d_args: list[Any]) -> list[Any]:
+        """The derivative of the cotangents of the arguments along `d_args`: a symmetric function of `d_args`."""
+        pull = partial(self.pull_afresh, d_results=d_results)
+        return jax.jvp(pull, (args,), (self._tangents_of(args, d_args),))[1]
+
+    def tangents(self, args: Any, saved: Any, d_primals: Any) -> Any:
+        """The tangents of the results, as one linear operation with derivatives in both modes."""
+        flat, tree = jax.tree.flatten((args, saved))
+        inputs, outputs = self.arguments.floats(self.primals), self.results.floats(self.values)
+        d_inputs = list(map(_instantiate, self.arguments.floats(d_primals), inputs))
+
+        @jax.custom_jvp
+        def evaluate(flat: list[Any], d_args: list[Any]) -> list[Any]:
+            return self.push(tree.unflatten(flat)[0], d_args)
+
+        @evaluate.defjvp
+        def of_evaluate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            made = evaluate(*primals)
+            return made, self._second(primals, tangents, tree, self.push, self._transposed_push, made)
+
+        @jax.custom_jvp
+        def transpose(flat: list[Any], d_results: list[Any]) -> list[Any]:
+            args, saved = tree.unflatten(flat)
+            return self.pull(args, saved, d_results)
+
+        @transpose.defjvp
+        def of_transpose(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            made = transpose(*primals)
+            return made, self._second(primals, tangents, tree, self.pull_afresh, self._transposed_pull, made)
+
+        made = _bind(flat, d_inputs, evaluate, transpose, like=(inputs, outputs))
+        return self.results.unflatten(made, list(map(_no_tangent, jax.tree.leaves(self.values))))
+
+    def _transposed_push(self, args: Any, saved: Any, d_args: list[Any], given: list[Any]) -> list[Any]:
+        return [*self.bend(args, given, d_args), *self.pull(args, saved, given)]
+
+    def _transposed_pull(self, args: Any, saved: Any, d_results: list[Any], given: list[Any]) -> list[Any]:
+        return [*self.bend(args, d_results, given), *self.push(args, given)]
+
+    def _second(
+        self, primals: Any, tangents: Any, tree: Any, fun: Callable[..., Any], transposed: Callable[..., Any],
+        made: list[Any],
+    ) -> list[Any]:  # fmt: skip
+        """The tangents of `push` or `pull`, as one linear operation of the tangents of both its operands.
+
+        Args:
+            primals, tangents: of the flat arguments and saved values, and of the operand that is linear.
+            tree: the tree of the former.
+            fun: `push` or `pull`, as a function of the arguments and the linear operand.
+            transposed: the transposition, a function of the arguments, saved values, linear operand and cotangents.
+            made: the results of `fun`.
+        """
+        (flat, linear), (d_flat, d_linear) = primals, tangents
+        args = tree.unflatten(flat)[0]
+        inputs, d_inputs = self.arguments.floats(args), self.arguments.floats(tree.unflatten(d_flat)[0])
+        count = len(inputs)
+
+        def evaluate(residuals: list[Any], given: list[Any]) -> list[Any]:
+            args, linear = tree.unflatten(residuals[: len(flat)])[0], residuals[len(flat) :]
+            return jax.jvp(fun, (args, linear), (self._tangents_of(args, given[:count]), given[count:]))[1]
+
+        def transpose(residuals: list[Any], given: list[Any]) -> list[Any]:
+            args, saved = tree.unflatten(residuals[: len(flat)])
+            return transposed(args, saved, residuals[len(flat) :], given)
+
+        rules = _differentiated_forward(evaluate), _differentiated_forward(transpose)
+        return _bind([*flat, *linear], [*d_inputs, *d_linear], *rules, like=([*inputs, *linear], made))
+
+    def _tangents_of(self, args: Any, floats: list[Any]) -> Any:
+        none = [np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf in jax.tree.leaves(args)]
+        return self.arguments.unflatten(floats, none)
+
+
+def _no_tangent(value: Any) -> SymbolicZero:
+    return SymbolicZero(jax.typeof(value).to_tangent_aval())
 
 
 def _instantiate(tangent: Any, primal: Any) -> Any:
@@ -110,8 +213,8 @@ def _without_reverse_mode(tangents: list[Any]) -> list[Any]:
 
 def _refuse(_: Any, __: Any) -> list[Any]:
     raise PlanError(
-        "the derivative of a fused plan is differentiated in reverse mode. Forward mode serves there (jax.hessian, or "
-        'jax.jvp of jax.grad); for reverse mode over any derivative use executor="dispatch"'
+        "a second derivative of a fused plan is differentiated in reverse mode. Forward mode serves there; for reverse "
+        'mode of any order use executor="dispatch"'
     )
 
 
@@ -149,8 +252,7 @@ def _evaluate(*operands: Any, counts: tuple[int, int, int], evaluate: Linear, **
 
 def _differentiate(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     given = tuple(map(ad.instantiate_zeros, tangents))
-    made, d_made = jax.jvp(partial(_evaluate, **params), tuple(primals), given)
-    return made, _without_reverse_mode(d_made)
+    return jax.jvp(partial(_evaluate, **params), tuple(primals), given)
 
 
 def _transpose(cotangents: Any, *operands: Any, counts: tuple[int, int, int], transpose: Linear, **_: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from jitbatch.execute.arenas import run_in_arenas
 from jitbatch.execute.executor import Executor, Lowered, Refilled, SizeRequest
 from jitbatch.execute.fused import lower
 from jitbatch.execute.fused.layout import TableLayout
+from jitbatch.execute.fused.targets import GPU, TARGETS
 from jitbatch.ir.cell import Identity
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
@@ -29,17 +30,23 @@ def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
 
 
 def _lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
-    return lower.lower(analysis, policy, request.least, request.static_loops, request.headroom_for)
+    target = TARGETS.get(request.platform, GPU)
+    is_static = target.static_loops if request.static_loops is None else request.static_loops
+    return lower.lower(analysis, policy, request.least, target, is_static, request.headroom_for)
 
 
 _layouts = Cache(256)
 """The table layouts, by the identity of the static parts of plans: a layout refers to the types of one static part."""
 
 
+def _layout_of(static: Any) -> TableLayout:
+    return TableLayout(static.types, static.program, static.arenas, static.differentiable_classes)
+
+
 def _refill(
     static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
 ) -> Refilled | None:
-    layout = _layouts.get_or_make(Identity(static), lambda: TableLayout(static.types, static.program, static.arenas))
+    layout = _layouts.get_or_make(Identity(static), lambda: _layout_of(static))
     return lower.refill(layout, graphs, inputs, policy, dedupe)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -24,12 +24,14 @@ class TableLayout:
     Attributes:
         core: the sizes and offsets, as input of `core`.
         size: the number of elements of all tables.
-        is_for_constants: whether the program treats its inputs as constants, and not as values of an outer
-            transformation.
+        differentiable: the value classes with differentiated inputs.
     """
 
-    def __init__(self, types: Types, program: FusedProgram, arenas: Sequence[ArenaShape]):
+    def __init__(
+        self, types: Types, program: FusedProgram, arenas: Sequence[ArenaShape], differentiable: Sequence[int] = ()
+    ):
         self.types, self.program, self.arenas = types, program, tuple(arenas)
+        self.differentiable = tuple(differentiable)
         self._type_of = {kind: type_id for type_id, kind in enumerate(types.kinds)}
         # The first `_build` finds the tables. The second one uses their offsets, which are those of `pack`.
         self._shapes: list[tuple[int, ...]] = []
@@ -48,8 +50,12 @@ class TableLayout:
         own_arenas = [ArenaLayout(one.value_class, len(one.shared), one.inputs, one.capacity) for one in arenas]
         self.core = types.table.layout(phases, own_arenas, self.size)
         self._positions: SharedRows | None = None
-        flows = dict(zip(types.kinds, types.flows, strict=True))
-        self.is_for_constants = all(block.flows == flows[block.kind] for block in program.blocks)
+        self._flows = {block.kind: block.flows for block in program.blocks}
+
+    def has_flows(self, classes: Collection[int]) -> bool:
+        """Whether the program is for derivatives of inputs of just these value classes."""
+        flows = self.types.flows_from(classes) if classes else self.types.flows
+        return all(self._flows[kind] == own for kind, own in zip(self.types.kinds, flows, strict=True))
 
     def _build(self) -> tuple[list[PhaseLayout], tuple[Any, ...]]:
         """Returns the phases as input of `core`, and for each phase the indices of its tables."""
@@ -107,12 +113,12 @@ class TableLayout:
                 offsets = [offset]
             # A chunk reduces at least two terms (see `chunk_reduce`).
             longest = max(block.longest, 2) if shape.is_static and block.kind.is_variadic else 0
-            blocks.append(self._block(block, reads, writes, edges, offsets, longest))
+            blocks.append(self._block(block, reads, writes, edges, offsets, longest, shape.target.launch))
         arenas = [self._arena(shape, arena) for arena in range(len(shape.edge_rows))]
         loop = LoopLayout(
             margin=shape.margin,
             rounds=shape.rounds,
-            most=widths[-1] if shape.is_static else most_nodes(widths[-1]),
+            most=widths[-1] if shape.is_static else most_nodes(shape.target, widths[-1]),
             pair_trips=shape.pair_trips or (),
             widths=widths,
             edge_rows=shape.edge_rows,
@@ -128,9 +134,9 @@ class TableLayout:
 
     def _block(
         self, block: Block, reads: Sequence[int], writes: Sequence[int], edges: Sequence[int], offsets: Sequence[int],
-        longest: int = 0,
+        longest: int = 0, launch: int = 0,
     ) -> BlockLayout:  # fmt: skip
-        chunks = [many for one in best_chunks(block.widths) for many in one] if block.widths else []
+        chunks = [many for one in best_chunks(block.widths, launch) for many in one] if block.widths else []
         return BlockLayout(
             type=self._type_of[block.kind],
             capacity=block.capacity,

@@ -10,7 +10,7 @@ from jax import lax
 from jitbatch.batch.activity import without_flow
 from jitbatch.execute.fused.backward import run_backward
 from jitbatch.execute.fused.derivative import with_rule
-from jitbatch.execute.fused.shapes import LoopShape, part, put
+from jitbatch.execute.fused.shapes import LoopShape, RoundTable, part, put
 from jitbatch.execute.segments import chunk_reduce
 from jitbatch.util import jaxprs
 
@@ -56,9 +56,10 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         return tuple(arenas), tuple(saved)
 
     def round_body(r: Any, carry: Any) -> Any:
+        ends = RoundTable(tables["ends"], r, shape.target.hoists_trips)
         for number in range(len(shape.blocks)):
             with shape.blocks[number].kind.cell.scope():
-                carry = shape.over_chunks(number, tables["ends"], r, functools.partial(chunk, number), carry)
+                carry = shape.over_chunks(number, ends, functools.partial(chunk, number), carry)
         return carry
 
     saved = jaxprs.cast(saved, jaxprs.axes_of(tables))
@@ -71,15 +72,13 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
 
 
 def _forward_saving(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any]) -> tuple[Any, Any]:
-    arenas, saved = _forward(shape, arenas, shared, tables, save=True)
-    return arenas, (arenas, saved, shared, tables)
+    return _forward(shape, arenas, shared, tables, save=True)
 
 
-def _tangents(shape: LoopShape, residuals: Any, *tangents: Any) -> Any:
+def _again(arenas: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     # The arenas hold the rows of the loop already. Running the loop on them again gives the same rows.
-    arenas, _, shared, tables = residuals
-    return jax.jvp(functools.partial(_run, shape), (arenas, shared, tables), tangents)[1]
+    return arenas, *args[1:]
 
 
-run_loop = with_rule(_run, _forward_saving, _tangents, run_backward)
+run_loop = with_rule(_run, _forward_saving, _again, run_backward)
 """`_run` with derivatives in both modes."""

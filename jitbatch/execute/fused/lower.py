@@ -11,6 +11,7 @@ from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.execute.executor import Lowered, Refilled
 from jitbatch.execute.fused.layout import TableLayout
 from jitbatch.execute.fused.sizing import size_program
+from jitbatch.execute.fused.targets import CPU, Target
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
@@ -19,8 +20,8 @@ from jitbatch.util.errors import VerifyError
 
 
 def lower(
-    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, static_loops: bool = False,
-    headroom_for: int = 0,
+    analysis: Analysis, policy: Policy, sizes: Sizes | None = None, target: Target = CPU,
+    static_loops: bool = False, headroom_for: int = 0,
 ) -> Lowered:  # fmt: skip
     """Lowers a batch to a program with its tables.
 
@@ -28,12 +29,13 @@ def lower(
         analysis: the analysed batch.
         policy: the policy for rounds.
         sizes: the least sizes of the program.
+        target: what the program is made for.
         static_loops: whether loops have static trip counts.
         headroom_for: add headroom for other batches of this many samples; 0 for none (see `util/headroom`).
     """
     schedule = analysis.batch.schedule()
     find_rounds(schedule, analysis.types, policy, lambda: analysis.problem)
-    program, arenas = size_program(analysis, schedule, sizes or Sizes(), static_loops, headroom_for)
+    program, arenas = size_program(analysis, schedule, sizes or Sizes(), target, static_loops, headroom_for)
     layout = TableLayout(analysis.types, program, arenas)
     buffer = np.empty(layout.size, np.int32)
     filled = schedule.fill(layout.core, buffer)
@@ -61,8 +63,8 @@ def refill(
         The tables and input rows, or None if the batch does not fit the program.
     """
     types, tables = layout.types, layout.types.exemplars[0].tables
-    packed = pack_inputs(inputs, types, tables)
-    if packed.is_traced or not layout.is_for_constants:
+    packed = pack_inputs(inputs, types, tables, layout.differentiable)
+    if packed.is_traced or not layout.has_flows(packed.active):
         return None
     batch = types.table.batch(graphs, packed.read, *layout.shared_positions(packed.classes), dedupe)
     if any(packed.read.count(arena.value_class) > arena.inputs for arena in layout.arenas):

@@ -71,7 +71,7 @@ class FusedProgram:
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         axes = jaxprs.axes_of(tables)
         made: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows to write, with the first row of each
-        for phase, table in zip(self.phases, tables, strict=True):
+        for number, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
             if isinstance(phase, SingleShape):
                 arenas = _with_rows(arenas, made, phase.reads)
                 with phase.block.kind.cell.scope():
@@ -81,7 +81,8 @@ class FusedProgram:
             else:
                 arenas = _with_rows(arenas, made, range(len(arenas)))
                 given = tuple(jaxprs.cast(_given(block, shared), axes) for block in phase.blocks)
-                arenas = list(run_loop(phase, tuple(arenas), given, table))
+                with jax.named_scope(f"loop_{number}"):
+                    arenas = list(run_loop(phase, tuple(arenas), given, table))
         return _with_rows(arenas, made, range(len(arenas)))
 
     def describe(self, tables: Sequence[Any]) -> list[str]:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax import lax
 
 from jitbatch.batch.activity import without_flow
-from jitbatch.execute.segments import gather
+from jitbatch.execute.fused.targets import TARGETS, Target
+from jitbatch.execute.segments import gather_each
 from jitbatch.execute.weight_uses import CutCell, cut_cell
 from jitbatch.ir.tables import Kind
 
@@ -55,6 +57,7 @@ class LoopShape:
         pair_rows: for each arena, the number of pair sums that there is room for.
         pair_trips: for static trip counts, the number of chunks of pair sums at a time, for each arena; None for
             dynamic trip counts.
+        platform: the platform that the loop is made for.
     """
 
     blocks: tuple[Block, ...]
@@ -66,6 +69,11 @@ class LoopShape:
     edge_rows: tuple[int, ...]
     pair_rows: tuple[int, ...]
     pair_trips: tuple[int, ...] | None = None
+    platform: str = "cpu"
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.platform]
 
     @property
     def is_static(self) -> bool:
@@ -84,49 +92,75 @@ class LoopShape:
         return 2 * self.margin + block.capacity
 
     def operands(self, number: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
-        """Gathers the operands of a chunk."""
+        """Gathers the operands of a chunk, with one gather for each arena."""
         index = part(tables["operands"][number], start, width)
-        read = zip(self.reads[number], self.blocks[number].flows, strict=True)
-        return [without_flow(gather(arenas[arena], index[:, slot]), flows) for slot, (arena, flows) in enumerate(read)]
+        reads, flows = self.reads[number], self.blocks[number].flows
+        slots = [[slot for slot, own in enumerate(reads) if own == arena] for arena in range(len(arenas))]
+        rows: dict[int, Any] = {}
+        for arena, own in zip(arenas, slots, strict=True):
+            rows |= zip(own, gather_each(arena, [index[:, slot] for slot in own]), strict=True)
+        return [without_flow(rows[slot], flows[slot]) for slot in range(len(reads))]
 
-    def over_chunks(self, number: int, ends: Any, r: Any, chunk: Callable[..., Any], carry: Any, sign: int = 1) -> Any:
+    def over_chunks(
+        self, number: int, ends: "RoundTable", chunk: Callable[..., Any], carry: Any, sign: int = 1
+    ) -> Any:  # fmt: skip
         """Runs the chunks of a type in a round, the widest first, and returns the final carry.
 
         Args:
             number: the index of the type.
-            ends: int [rounds, types, 1 + widths]; the position of the first chunk, and the end of the chunks of each
-                width.
-            r: the round.
+            ends: int [rounds, types, 1 + widths], of the round; the position of the first chunk, and the end of the
+                chunks of each width.
             chunk: called as `chunk(width, position, carry)`; it returns the new carry. The position of a chunk is the
                 end of the chunk before it.
             carry: the initial carry.
             sign: 1 for ascending positions, -1 for descending ones.
         """
-        position = ends[r, number, 0]
+        position = ends.at(number, 0)
         for place, width in reversed(list(enumerate(self.blocks[number].widths))):
             run = functools.partial(chunk, width)
             if self.is_static:
                 carry = run(position, carry)
             else:
-                end = (r, number, ends.shape[-1] - 1 - place)
-                position, carry = while_before(ends, end, position, sign * width, run, carry)
+                end = ends.later(number, ends.table.shape[-1] - 1 - place)
+                with jax.named_scope(f"chunks_{number}_{width}"):
+                    position, carry = while_before(end, position, sign * width, run, carry)
         return carry
 
 
-def while_before(
-    ends: Any, end: tuple[Any, ...], position: Any, by: int, run: Callable[..., Any], carry: Any
-) -> tuple[Any, Any]:
-    """Runs `carry = run(position, carry)`, advancing `position` by `by`, until it reaches `ends[end]`.
+class RoundTable:
+    """A table with a row for each round, in one round.
 
-    The condition of the loop looks `ends[end]` up. A lookup before the loop would be one more operation for XLA to
-    launch.
+    Args:
+        table: the table.
+        r: the round.
+        hoists: whether `later` reads at once.
+    """
+
+    def __init__(self, table: Any, r: Any, hoists: bool):
+        self.table, self._r, self._hoists = table, r, hoists
+
+    def at(self, *place: int) -> Any:
+        return self.table[(self._r, *place)]
+
+    def later(self, *place: int) -> Callable[[], Any]:
+        """Returns a function that returns a value. The condition of a loop calls it."""
+        if not self._hoists:
+            return lambda: self.at(*place)
+        value = self.at(*place)
+        return lambda: value
+
+
+def while_before(
+    end: Callable[[], Any], position: Any, by: int, run: Callable[..., Any], carry: Any
+) -> tuple[Any, Any]:  # fmt: skip
+    """Runs `carry = run(position, carry)`, advancing `position` by `by`, until it reaches `end()`.
 
     Returns:
         The final position and carry.
     """
     sign = 1 if by > 0 else -1
     return lax.while_loop(
-        lambda state: sign * state[0] < sign * ends[end],
+        lambda state: sign * state[0] < sign * end(),
         lambda state: (state[0] + by, run(*state)),
         (position, carry),
     )

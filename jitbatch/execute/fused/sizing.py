@@ -13,6 +13,7 @@ from jitbatch.core.reference.schedule import Schedule
 from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.shapes import Block, LoopShape
+from jitbatch.execute.fused.targets import Target
 from jitbatch.execute.fused.widths import overshoot, widths_for
 from jitbatch.execute.sizes import LoopSizes, Sizes, size_of
 from jitbatch.util.compat import is_float
@@ -25,17 +26,18 @@ the number of equal calls. More room for them costs only memory."""
 
 
 def size_program(
-    analysis: Analysis, schedule: Schedule, least: Sizes, static_loops: bool, headroom_for: int
+    analysis: Analysis, schedule: Schedule, least: Sizes, target: Target, static_loops: bool, headroom_for: int
 ) -> tuple[FusedProgram, tuple[ArenaShape, ...]]:
     """Returns a program for a batch, and its arenas.
 
     Args:
         analysis, schedule: the batch and its schedule.
         least: the least sizes.
+        target: what the program is made for.
         static_loops: whether loops have static trip counts.
         headroom_for: add headroom for other batches of this many samples; 0 for none.
     """
-    sizing = Sizing(analysis, schedule, least, static_loops, headroom_for)
+    sizing = Sizing(analysis, schedule, least, target, static_loops, headroom_for)
     phases = tuple(
         sizing.loop(members) if is_loop else sizing.single(members[0]) for members, is_loop in analysis.types.phases
     )
@@ -46,7 +48,8 @@ class Sizing:
     """Sizes the phases of a program, one after the other."""
 
     def __init__(
-        self, analysis: Analysis, schedule: Schedule, least: Sizes, static_loops: bool, headroom_for: int
+        self, analysis: Analysis, schedule: Schedule, least: Sizes, target: Target, static_loops: bool,
+        headroom_for: int,
     ):  # fmt: skip
         self.analysis = analysis
         self.types = types = analysis.types
@@ -55,6 +58,7 @@ class Sizing:
         self.measured = schedule.measure(self.carries, static_loops)
         self.loop_ids = {members: loop for loop, members in enumerate(m for m, is_loop in types.phases if is_loop)}
         self.least = least
+        self.target = target
         self.static_loops = static_loops
         self.headroom_for = headroom_for
         self.headroom, self.headroom_of_all = np.ones(len(types.kinds)), 1.0
@@ -129,8 +133,8 @@ class Sizing:
             margin = max(round_up(largest), least.width)
             widths: tuple[int, ...] = (margin,)
         else:
-            widths = widths_for(largest, least.width)
-            margin = overshoot(widths)
+            widths = widths_for(self.target, largest, least.width)
+            margin = overshoot(widths, self.target.launch)
         blocks = [self._block(t, margin, widths) for t in members]
         if self.static_loops:
             blocks = [self._with_longest(block, t, least) for block, t in zip(blocks, members, strict=True)]
@@ -160,6 +164,7 @@ class Sizing:
             edge_rows=edge_rows,
             pair_rows=pair_rows,
             pair_trips=pair_trips,
+            platform=self.target.platform,
         )
 
     def _by_class(self, counts: Mapping[int, int]) -> list[int]:
