@@ -40,11 +40,11 @@ class Names:
     def __init__(self, tables: Tables):
         self.tables = tables
 
-    def of_class(self, number: int) -> Hashable:
-        return self.tables.class_order(number)
+    def of_class(self, class_id: int) -> Hashable:
+        return self.tables.class_order(class_id)
 
-    def of_shared(self, number: int) -> Hashable:
-        return self.tables.shared_order(number)
+    def of_shared(self, shared_id: int) -> Hashable:
+        return self.tables.shared_order(shared_id)
 
     def of_kind(self, kind: Kind) -> Hashable:
         name = _kind_name(kind, self.tables)
@@ -60,14 +60,14 @@ class Names:
 
     @cached_property
     def shared(self) -> dict[Hashable, int]:
-        return {self.tables.shared_order(number): number for number in range(len(self.tables.shared))}
+        return {self.tables.shared_order(shared_id): shared_id for shared_id in range(len(self.tables.shared))}
 
     @cached_property
     def kinds(self) -> dict[Hashable, int]:
         found: dict[Hashable, int] = {}
-        for number, kind in enumerate(self.tables.kinds.entries):
+        for kind_id, kind in enumerate(self.tables.kinds.entries):
             name = _kind_name(kind, self.tables)
-            found[name] = AMBIGUOUS if name in found else number
+            found[name] = AMBIGUOUS if name in found else kind_id
         return found
 
 
@@ -87,8 +87,8 @@ def _kind_name(kind: Kind, tables: Tables) -> Hashable:
 def exemplar(graph: Graph) -> Any:
     """Returns a sample with the structure of a graph's sample, without its data."""
     leaves = [
-        one() if isinstance(one, type) else jax.ShapeDtypeStruct(one[0], one[1], weak_type=one[2])
-        for one in described_leaves(graph.structure)
+        leaf() if isinstance(leaf, type) else jax.ShapeDtypeStruct(leaf[0], leaf[1], weak_type=leaf[2])
+        for leaf in described_leaves(graph.structure)
     ]
     return graph.structure[0].unflatten(leaves)
 
@@ -262,61 +262,61 @@ def check_capacity(capacity: Capacity) -> None:
 # Capacities of plans
 
 
-def _united(one: Capacity, other: Capacity) -> Capacity:
-    if one.granularity != other.granularity:
+def _united(left: Capacity, right: Capacity) -> Capacity:
+    if left.granularity != right.granularity:
         raise PlanError(
-            f"capacities of granularity {one.granularity!r} and {other.granularity!r} have no room in common: plan "
+            f"capacities of granularity {left.granularity!r} and {right.granularity!r} have no room in common: plan "
             "with one granularity"
         )
-    kinds = sorted({*one.kinds, *other.kinds}, key=repr)
+    kinds = sorted({*left.kinds, *right.kinds}, key=repr)
     place = {kind: position for position, kind in enumerate(kinds)}
     edges = {
         (place[own.kinds[read]], output, place[own.kinds[reader]], slot)
-        for own in (one, other)
+        for own in (left, right)
         for read, output, reader, slot in own.edges
     }
-    cells = {origin: cell for own in (other, one) for cell, (origin, _) in zip(own.cells, own.nodes, strict=True)}
-    nodes = _larger(one.nodes, other.nodes)
-    loops: dict[Any, LoopSizes] = dict(one.loops)
-    for loop, sizes in other.loops:
+    cells = {origin: cell for own in (right, left) for cell, (origin, _) in zip(own.cells, own.nodes, strict=True)}
+    nodes = _larger(left.nodes, right.nodes)
+    loops: dict[Any, LoopSizes] = dict(left.loops)
+    for loop, sizes in right.loops:
         loops[loop] = loops[loop].united(sizes) if loop in loops else sizes
-    known = len(kinds) == len(one.kinds) and len(edges) == len(one.edges) and {*other.shared} <= {*one.shared}
+    known = len(kinds) == len(left.kinds) and len(edges) == len(left.edges) and {*right.shared} <= {*left.shared}
     return Capacity(
-        exemplars=one.exemplars if known and other.items <= one.items else (*one.samples, *other.samples),
+        exemplars=left.exemplars if known and right.items <= left.items else (*left.samples, *right.samples),
         kinds=tuple(kinds),
         edges=tuple(sorted(edges)),
         nodes=nodes,
-        terms=_larger(one.terms, other.terms),
-        inputs=tuple(sorted(_larger(one.inputs, other.inputs))),
-        shared=tuple(sorted({*one.shared, *other.shared}, key=repr)),
+        terms=_larger(left.terms, right.terms),
+        inputs=tuple(sorted(_larger(left.inputs, right.inputs))),
+        shared=tuple(sorted({*left.shared, *right.shared}, key=repr)),
         loops=tuple(loops.items()),
-        items=max(one.items, other.items),
-        granularity=one.granularity,
+        items=max(left.items, right.items),
+        granularity=left.granularity,
         cells=tuple(cells[origin] for origin, _ in nodes),
     )
 
 
-def _larger(one: tuple[tuple[Any, int], ...], other: tuple[tuple[Any, int], ...]) -> tuple[tuple[Any, int], ...]:
+def _larger(left: tuple[tuple[Any, int], ...], right: tuple[tuple[Any, int], ...]) -> tuple[tuple[Any, int], ...]:
     """Returns, for each name, the larger of two sizes."""
-    rooms = dict(one)
-    for name, room in other:
+    rooms = dict(left)
+    for name, room in right:
         rooms[name] = max(rooms.get(name, 0), room)
     return tuple(rooms.items())
 
 
 def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) -> Capacity:
     names = Names(tables)
-    kind_names = {number: names.of_kind(tables.kinds[number]) for number in sizes.profile.kinds}
-    ordered = sorted(kind_names, key=lambda number: repr(kind_names[number]))
-    place = {number: position for position, number in enumerate(ordered)}
-    edges = [tables.edges[number] for number in sizes.profile.edges]
+    kind_names = {kind_id: names.of_kind(tables.kinds[kind_id]) for kind_id in sizes.profile.kinds}
+    ordered = sorted(kind_names, key=lambda kind_id: repr(kind_names[kind_id]))
+    place = {kind_id: position for position, kind_id in enumerate(ordered)}
+    edges = [tables.edges[edge_id] for edge_id in sizes.profile.edges]
 
     def by_class(rooms: Mapping[int, int]) -> dict[Any, int]:
-        return {names.of_class(number): room for number, room in rooms.items()}
+        return {names.of_class(class_id): room for class_id, room in rooms.items()}
 
     return Capacity(
         exemplars=tuple(map(exemplar, sizes.exemplars)),
-        kinds=tuple(kind_names[number] for number in ordered),
+        kinds=tuple(kind_names[kind_id] for kind_id in ordered),
         edges=tuple(sorted((place[e.read], e.output, place[e.reader], e.slot) for e in edges)),
         nodes=tuple(sizes.nodes.items()),
         terms=tuple(sizes.terms.items()),
@@ -372,7 +372,9 @@ def sizes_of(capacity: Capacity, tables: Tables, record: Callable[[Any], Graph])
 
 def check_arenas(arenas: Sequence[ArenaShape], tables: Tables) -> None:
     """Raises `PlanError` if the arenas of a saved size exceed the memory of the device."""
-    check_memory(sum(one.capacity * tables.classes[one.value_class].nbytes for one in arenas), "what its nodes make")
+    check_memory(
+        sum(arena.capacity * tables.classes[arena.value_class].nbytes for arena in arenas), "what its nodes make"
+    )
 
 
 def check_memory(needed: int, what: str) -> None:

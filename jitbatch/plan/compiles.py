@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -45,6 +46,7 @@ class _Watch:
         if event == _COMPILED:
             name = about.get("fun_name", "a program")
             self.entries.append(f"{name}: {self.cause}" if self.cause else f"{name}")
+            self.cause = ""  # of this program alone: the next one may have nothing to do with jitbatch
 
 
 _watches: list[_Watch] = []
@@ -79,12 +81,27 @@ def assert_max_compiles(n: int) -> Iterator[None]:
         _watches.remove(watch)
         jax.monitoring.unregister_event_duration_listener(watch.listen)
     if len(watch.entries) > n:
-        lines = "".join(f"\n  {number}. {entry}" for number, entry in enumerate(watch.entries, 1))
+        lines = "".join(f"\n  {place}. {entry}" for place, entry in enumerate(watch.entries, 1))
         raise CompileError(f"{len(watch.entries)} compilations, at most {n} allowed:{lines}")
+
+
+_is_trial: ContextVar[bool] = ContextVar("is_trial", default=False)
+
+
+@contextmanager
+def trial() -> Iterator[None]:
+    """Plans that are traced inside are not noted: what is traced is thrown away and never compiled."""
+    token = _is_trial.set(True)
+    try:
+        yield
+    finally:
+        _is_trial.reset(token)
 
 
 def note_run(plan: Plan) -> None:
     """Notes that a plan is about to be run or traced, and logs the cause if it needs a new program."""
+    if _is_trial.get():
+        return
     static = plan.static
     run = (static, np.shape(plan.out_rows[0]) if plan.out_rows else ())
     causes = static.tables.causes
@@ -153,7 +170,7 @@ def _changes(before: PlanStatic, now: PlanStatic) -> Iterator[str]:
         return
     sources, kinds = now.tables.sources, now.tables.kinds
     new = set(now.types.profile.kinds) - set(before.types.profile.kinds)
-    named = dict.fromkeys(sources.of(kinds[number].cell)[:2] for number in sorted(new))
+    named = dict.fromkeys(sources.of(kinds[kind_id].cell)[:2] for kind_id in sorted(new))
     yield from (f"new cell type `{cell}` at {where}" for cell, where in named)
     grown = list(_sizes(before, now))
     yield from grown

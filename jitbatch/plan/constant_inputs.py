@@ -1,4 +1,4 @@
-"""A plan's inputs are constants: differentiation with respect to them raises an error."""
+"""A plan's inputs are constants, but those that are declared differentiable: differentiating others is an error."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,8 @@ def _constant(rows: Any) -> Any:
 @_constant.defjvp
 def _refuse(primals: Any, tangents: Any) -> Any:
     raise PlanError(
-        "a plan's inputs are constants, but they are differentiated. To differentiate with respect to samples, call "
+        "a plan's inputs are constants, but they are differentiated. Name those that are to be differentiated when "
+        "the plan is made, f.plan(..., differentiable=...), and differentiate with respect to plan.inputs; or call "
         ".batch on the samples themselves"
     )
 
@@ -35,4 +36,7 @@ def with_constant_inputs(plan: Plan) -> Plan:
         differentiable = compat.is_tracer(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)
         return _constant(leaf) if differentiable else leaf
 
-    return replace(plan, inputs=jax.tree.map(constant, plan.inputs))
+    free = plan.static.differentiable_arenas
+    if not free:
+        return replace(plan, rows=jax.tree.map(constant, plan.rows))
+    return replace(plan, rows=tuple(one if place in free else constant(one) for place, one in enumerate(plan.rows)))

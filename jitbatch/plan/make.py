@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,12 +18,14 @@ from jitbatch.execute.verify import verify_analysis, verify_lowered, verify_step
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.tables import Tables
+from jitbatch.plan.differentiable import check_names, differentiable_classes
 from jitbatch.plan.outputs import outputs_of, rows_of_outputs
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.static import PlanStatic, Summary, interned
 from jitbatch.record.arguments import Arguments
 from jitbatch.schedule.policies import POLICIES
 from jitbatch.util import passes
+from jitbatch.util.platforms import platform_of
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,17 @@ class Options:
     dedupe: bool
     out: str
     loops: str = "auto"
+    platform: str = "auto"
+    differentiable: tuple[str, ...] = ()
 
     @property
-    def static_loops(self) -> bool:
-        """Whether loops have static trip counts. On a GPU, a dynamic count waits for the host in every round."""
-        return self.loops == "static" or (self.loops == "auto" and jax.default_backend() == "gpu")
+    def static_loops(self) -> bool | None:
+        """Whether loops have static trip counts; None for the default of the platform."""
+        return None if self.loops == "auto" else self.loops == "static"
+
+    def platform_for(self, shared_leaves: Sequence[Any]) -> str:
+        """Returns the platform that a plan is made for."""
+        return platform_of(shared_leaves) if self.platform == "auto" else self.platform
 
 
 class Planned(NamedTuple):
@@ -66,13 +73,15 @@ def make_plan(
         reason: the reason for this granularity and executor, or "".
     """
     tables, least = graphs[0].tables, request.least
-    out_trees, out_classes = outputs_of(graphs, tables, options.out, least.item)
+    out_trees, out_classes = outputs_of(graphs, tables, options.out, least)
     executor = EXECUTORS[options.executor]
     profile = _profile(graphs, least, executor)
     if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
         executor, reason = EXECUTORS["dispatch"], "cells have effects"
     types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes))
-    analysis = analyse(graphs, inputs, types, options.dedupe, least.shared)
+    check_names(graphs, options.differentiable, planned.call)
+    input_classes = differentiable_classes([*types.exemplars, *graphs], options.differentiable, planned.call)
+    analysis = analyse(graphs, inputs, types, options.dedupe, least.shared, input_classes)
     if passes.verifies():
         verify_analysis(analysis)
     assert executor.lower is not None
@@ -80,8 +89,8 @@ def make_plan(
     if passes.verifies():
         verify_lowered(analysis, lowered)
     rows = lowered.value_row[analysis.batch.outputs].astype(np.int32)
-    leaves = len(out_classes[0]) if out_classes else 0
-    out_rows, ragged = rows_of_outputs(graphs, rows, options.out, leaves, least.items, request.headroom_for)
+    classes = out_classes[0] if out_classes else ()
+    out_rows, ragged = rows_of_outputs(graphs, rows, options.out, classes, least, request.headroom_for)
     arena_of = {arena.value_class: place for place, arena in enumerate(lowered.arenas)}
     static = PlanStatic(
         tables=tables,
@@ -96,10 +105,12 @@ def make_plan(
         reason=reason,
         call=planned.call,
         types=types,
-        out_classes=out_classes[0] if out_classes else (),
+        out_classes=classes,
+        differentiable=options.differentiable,
+        differentiable_classes=input_classes,
     )
     plan = Plan(
-        inputs=tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas),
+        rows=tuple(_input_rows(arena, analysis.packed.rows, tables) for arena in lowered.arenas),
         tables=lowered.tables,
         out_rows=out_rows,
         ragged=ragged,
@@ -124,12 +135,17 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
     """
     static, refill = like.static, EXECUTORS[options.executor].refill
     types = static.types
-    if refill is None or types is None or (static.executor, static.out) != (options.executor, options.out):
+    own = (static.executor, static.out, static.differentiable)
+    if refill is None or types is None or own != (options.executor, options.out, options.differentiable):
+        return None
+    if options.differentiable and not set(differentiable_classes(graphs, options.differentiable, static.call)) <= set(
+        static.differentiable_classes
+    ):
         return None
     unknown = [graph for graph in graphs if types not in graph.typed]
     if unknown and types.profile.union(unknown) != types.profile:
         return None
-    out_trees, out_classes = outputs_of(graphs, static.tables, static.out, like.sizes.item)
+    out_trees, out_classes = outputs_of(graphs, static.tables, static.out, like.sizes)
     arenas = static.out_arenas
     is_same = out_trees == static.out_trees and all(
         [static.arenas[arena].value_class for arena in own] == list(classes)
@@ -140,9 +156,11 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
     refilled = refill(static, typed(graphs, types), inputs, POLICIES[options.policy], options.dedupe)
     if refilled is None:
         return None
-    leaves = len(out_classes[0]) if out_classes else 0
-    out_rows, ragged = rows_of_outputs(graphs, refilled.output_rows, static.out, leaves, like.sizes.items, 0)
+    classes = out_classes[0] if out_classes else ()
+    out_rows, ragged = rows_of_outputs(graphs, refilled.output_rows, static.out, classes, like.sizes, 0)
     if ragged is not None and like.ragged is not None and ragged.mask.shape != like.ragged.mask.shape:
+        return None
+    if static.out == "rows" and list(map(len, out_rows)) != list(map(len, like.out_rows)):
         return None
     counts = Summary(
         samples=len(graphs),

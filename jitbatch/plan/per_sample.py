@@ -29,7 +29,7 @@ def plan_per_sample(
         out, reason: as in `PlanStatic`.
         least: the least sizes; only the items of ragged results count.
     """
-    out_trees, out_classes = outputs_of(programs, context.tables, out, least.item)
+    out_trees, out_classes = outputs_of(programs, context.tables, out, least)
     count = len(programs)
     out_rows, ragged = (), None
     if out == "ragged":
@@ -63,5 +63,5 @@ def plan_per_sample(
         rows=count,
         padded_rows=count,
     )
-    kept = tuple(tuple([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in one]) for one in leaves)
+    kept = tuple(tuple([leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in arrays]) for arrays in leaves)
     return Plan(kept, pack(()), out_rows, ragged, np.array(counts, np.int32), interned(static))

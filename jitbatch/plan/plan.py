@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jitbatch.execute.memory import Memory, predict_memory
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.graph import Graph
 from jitbatch.plan.capacity import Capacity
+from jitbatch.plan.differentiable import pack, unpack
 from jitbatch.plan.ragged import Ragged
 from jitbatch.plan.saved import file
 from jitbatch.plan.saved.plans import from_bytes, to_bytes
@@ -30,15 +32,17 @@ class Plan:
     """The analysis of one batch: the calls that run together, and the rows that they read and write.
 
     `f.plan(...)` makes a plan, and `f.batch(shared, plan)` runs it. A plan is a pytree. Its leaves are small integer
-    tables and the input rows of the batch; the input rows are constants. The rest is static. Plans can be pickled.
+    tables and the input rows of the batch. Input rows are constants, but those that `f.plan(..., differentiable=...)`
+    names. The rest is static. Plans can be pickled.
     `jax.export` can save a program that takes a plan; the program then runs all plans of the function with the same
     sizes, as `f.plan(..., like=plan)` makes them.
 
     Attributes:
-        inputs: for each arena, its input rows, padded to the size in its `ArenaShape`.
+        rows: for each arena, its input rows, padded to the size in its `ArenaShape`.
         tables: the integer tables of the program, such as operand rows and trip counts, packed into one int32 array.
         out_rows: the rows of the outputs. For `out="stack"`, int32 [samples] for each output; for `out="list"`,
-            int32 [outputs] for each sample; for `out="ragged"`, int32 [rows] for each leaf of an item.
+            int32 [outputs] for each sample; for `out="ragged"`, int32 [rows] for each leaf of an item; for
+            `out="rows"`, which the library uses itself, int32 [rows] for each value class of `static.out_classes`.
         ragged: for `out="ragged"`, the `Ragged` result without its rows; otherwise None.
         counts: int32; the fields of the plan's `Summary`.
         static: the static part of the pytree.
@@ -46,7 +50,7 @@ class Plan:
             a plan without graphs.
     """
 
-    inputs: tuple[Any, ...]
+    rows: tuple[Any, ...]
     tables: Packed
     out_rows: tuple[Any, ...]
     ragged: Ragged | None
@@ -55,7 +59,7 @@ class Plan:
     graphs: tuple[Graph, ...] = field(default=(), repr=False)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], PlanStatic]:
-        return (self.inputs, self.tables, self.out_rows, self.ragged, self.counts), self.static
+        return (self.rows, self.tables, self.out_rows, self.ragged, self.counts), self.static
 
     @classmethod
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
@@ -65,10 +69,89 @@ class Plan:
     def sizes(self) -> Sizes:
         """The least sizes of a plan that is made `like` this one."""
         sizes = self.static.program.sizes or Sizes()
+        if self.static.out == "rows":
+            return replace(sizes, outputs=dict(zip(self.static.out_classes, map(len, self.out_rows), strict=True)))
         if self.ragged is None:
             return sizes
         item = self.static.out_trees[0], self.static.out_classes
         return replace(sizes, items=self.ragged.mask.shape[-1], item=item)
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The inputs that are differentiated, as a pytree: an array of rows for each row shape.
+
+        Differentiate a function of them, and give its gradient to `unpack`:
+
+        >>> import jax, jax.numpy as jnp, numpy as np
+        >>> from jitbatch import jitbatch
+        >>> energy = jitbatch(lambda k, positions: k * sum(jnp.sum(p**2) for p in positions))
+        >>> plan = energy.plan(0.5, [np.ones((1, 2), "f"), np.full((2, 2), 3, "f")], differentiable="positions")
+        >>> gradient = jax.grad(lambda inputs: energy.batch(0.5, plan.with_inputs(inputs)).sum())(plan.inputs)
+        >>> [one.tolist() for one in plan.unpack(gradient)]
+        [[[1.0, 1.0]], [[3.0, 3.0], [3.0, 3.0]]]
+        """
+        return tuple(self.rows[place] for place in self.static.differentiable_arenas)
+
+    def with_inputs(self, inputs: Sequence[Any]) -> "Plan":
+        """Returns the plan with other values of the inputs that are differentiated, such as tracers of `jax.grad`."""
+        places = self._differentiable_arenas()
+        if len(inputs) != len(places):
+            raise PlanError(f"the plan has {len(places)} arrays of differentiable inputs, not {len(inputs)}")
+        rows = list(self.rows)
+        for place, values in zip(places, inputs, strict=True):
+            if jnp.shape(values) != jnp.shape(rows[place]):
+                raise PlanError(f"inputs of shape {jnp.shape(values)} in place of {jnp.shape(rows[place])}")
+            rows[place] = values
+        return replace(self, rows=tuple(rows))
+
+    def unpack(self, inputs: Sequence[Any]) -> Any:
+        """Returns values in the form of `plan.inputs`, such as a gradient, in the structure of the samples.
+
+        Args:
+            inputs: the arrays. They are read on the host, so this is for use outside of compiled functions.
+
+        Returns:
+            A list of samples with an array in the place of each input that is differentiated, and None for all others;
+            a tuple of such lists if the function maps several arguments. In samples that were padded, or for inputs
+            that the function does not read, the arrays are zero.
+        """
+        graphs, classes = self._samples_of_inputs(inputs), self._classes()
+        if any(map(compat.is_tracer, inputs)):
+            raise PlanError(
+                "plan.unpack reads values on the host: call it outside of jax.jit, on what the step returns"
+            )
+        rows = dict(zip(classes, inputs, strict=True))
+        return unpack(graphs, self.static.differentiable, self.static.call, rows)
+
+    def pack(self, values: Any) -> tuple[Any, ...]:
+        """Returns values in the structure of the samples in the form of `plan.inputs`: the inverse of `unpack`.
+
+        Args:
+            values: what `unpack` returns, for example the forces that a gradient is compared with. Padding is zero.
+        """
+        zeros = [np.zeros(rows.shape, rows.dtype) for rows in self.inputs]
+        graphs = self._samples_of_inputs(zeros)
+        rows = dict(zip(self._classes(), zeros, strict=True))
+        pack(graphs, self.static.differentiable, self.static.call, values, rows)
+        return tuple(zeros)
+
+    def _differentiable_arenas(self) -> tuple[int, ...]:
+        if not self.static.differentiable:
+            raise PlanError(
+                "the plan has no differentiable inputs: name them when it is made, f.plan(..., differentiable=...)"
+            )
+        return self.static.differentiable_arenas
+
+    def _classes(self) -> list[int]:
+        return [self.static.arenas[place].value_class for place in self._differentiable_arenas()]
+
+    def _samples_of_inputs(self, inputs: Sequence[Any]) -> tuple[Graph, ...]:
+        if [jnp.shape(one) for one in inputs] != [rows.shape for rows in self.inputs] or not self.graphs:
+            raise PlanError(
+                "plan.unpack and plan.pack need the plan that f.plan returned, not a copy of it that went through JAX, "
+                "and arrays with the shapes of its plan.inputs"
+            )
+        return self.graphs
 
     @property
     def is_sharded(self) -> bool:
@@ -144,6 +227,7 @@ class Plan:
         >>> double.batch(2.0, plan).tolist()
         [2.0, 4.0, 6.0]
         """
+        self._check_saves()
         file.write(path, to_bytes(self, None))
 
     @staticmethod
@@ -162,9 +246,17 @@ class Plan:
         return _restore(file.read(path), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._check_saves()
         objects: list[Any] = []
         content = to_bytes(self, objects)
         return _restore, (content, tuple(objects))
+
+    def _check_saves(self) -> None:
+        if isinstance(self.static, PlanStatic) and self.static.differentiable:
+            raise PlanError(
+                "a plan with differentiable inputs is not saved. Save its capacity, and make it again: "
+                "f.plan(..., like=capacity, differentiable=...)"
+            )
 
     def explain(self) -> "Report":
         """Reports which calls run together, which batches stay small, and why; see `Batched.explain`.

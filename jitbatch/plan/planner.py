@@ -22,6 +22,7 @@ from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.items import common_item
 from jitbatch.plan.capacity import Capacity, check_arenas, sizes_of
 from jitbatch.plan.compiles import logger
+from jitbatch.plan.differentiable import Names
 from jitbatch.plan.eager import on_grid
 from jitbatch.plan.make import Options, Planned, make_plan, refill_plan
 from jitbatch.plan.outputs import describe_result, outputs_of
@@ -31,17 +32,19 @@ from jitbatch.plan.ragged import no_samples
 from jitbatch.plan.rooms import Rooms
 from jitbatch.plan.saved.plans import SavedStatic, attach, call_of, name_of
 from jitbatch.plan.saved.values import CHANGED
-from jitbatch.plan.shards import plan_shards, split
+from jitbatch.plan.shards import plan_shards, split, stacked
 from jitbatch.plan.static import PlanStatic
 from jitbatch.record import context as context_module
 from jitbatch.record.arguments import Arguments, samples_of, swapped
 from jitbatch.record.context import Context
+from jitbatch.record.known_shared import KnownShared
 from jitbatch.record.rows import ClosesOverTracer
 from jitbatch.record.shared_arguments import SharedArguments, shared_difference
 from jitbatch.record.structure import Structure
 from jitbatch.tune.auto import Choice, Chooser, Way
 from jitbatch.tune.cost import PREDICTIONS
 from jitbatch.util import compat, passes
+from jitbatch.util.budget import Budget
 from jitbatch.util.caches import Cache, CacheInfo
 from jitbatch.util.errors import ArgumentError, PlanError
 from jitbatch.util.meshes import without_explicit_mesh
@@ -51,9 +54,9 @@ from jitbatch.util.sites import describe_function
 class Call:
     """The arguments of a batch: shared arguments and samples."""
 
-    def __init__(self, arguments: Arguments, shared: SharedArguments | None = None):
+    def __init__(self, arguments: Arguments, shared: SharedArguments):
         self.arguments = arguments
-        self.shared = SharedArguments(arguments.shared) if shared is None else shared
+        self.shared = shared
 
     @cached_property
     def samples(self) -> list[Any]:
@@ -85,12 +88,12 @@ class Recorded:
     @property
     def arrays(self) -> Iterator[Any]:
         """The array leaves of all samples."""
-        return itertools.chain.from_iterable(structure.arrays for structure in self.structures)
+        return itertools.chain.from_iterable([structure.arrays for structure in self.structures if structure.arrays])
 
     @property
     def is_concrete_or_differentiated_once(self) -> bool:
         """Whether all leaves are concrete, or take part only in one reverse-mode differentiation."""
-        traced = filter(compat.is_tracer, itertools.chain(self.arrays, self.call.shared.leaves))
+        traced = filter(compat.is_tracer, itertools.chain(self.call.shared.leaves, self.arrays))
         return all(map(compat.is_in_reverse_mode_alone, traced))
 
     def some(self, chosen: Iterable[int]) -> "Recorded":
@@ -120,13 +123,19 @@ class Planner:
         self.owner = owner
         self.granularity = granularity
         self.options = options
+        self._with_executor = {name: replace(options, executor=name) for name in EXECUTORS}
         self.contexts = Cache(16)
+        self._known_shared = KnownShared()
+        self._budget = Budget(context_module.MAX_BYTES)
         self._choosers: weakref.WeakKeyDictionary[Context, Chooser] = weakref.WeakKeyDictionary()
 
-    @without_explicit_mesh()
+    def call(self, arguments: Arguments) -> Call:
+        return Call(arguments, self._known_shared.of(arguments.shared))
+
+    @without_explicit_mesh
     def plan(
         self, call: Call, like: Plan | Capacity | str | None = None, shards: int | None = None,
-        rooms: Rooms | None = None,
+        rooms: Rooms | None = None, differentiable: Names = (),
     ) -> Plan:  # fmt: skip
         """Makes a plan that the caller may keep.
 
@@ -135,6 +144,7 @@ class Planner:
             like: the least sizes. `"auto"` uses the rooms of earlier plans; None takes the sizes of this batch.
             shards: the number of shards, or None.
             rooms: the rooms of a caller that plans repeatedly, or None.
+            differentiable: the names of the inputs that are differentiated.
         """
         if not call.samples:
             raise PlanError("there are no samples to plan")
@@ -142,14 +152,14 @@ class Planner:
             raise ArgumentError(f'like={like!r} is not a plan, the capacity of one, "auto" or None')
         try:
             context = self._context(call.arguments, call.shared, like)
-            plan = self._plan(call, context, "fused", like, shards, rooms)
+            plan = self._plan(call, context, "fused", like, shards, rooms, differentiable=differentiable)
         except ClosesOverTracer:
             raise PlanError(
                 f"{self._name} cannot be planned: it uses a value of an outer JAX transformation (jax.grad, jit, vmap, "
                 "...) that it closes over. A plan outlives the transformation: pass that value as a shared argument "
                 "instead, or call .batch on the samples inside it"
             ) from None
-        traced = [leaf for leaf in jax.tree.leaves(plan.inputs) if compat.is_tracer(leaf)]
+        traced = [leaf for leaf in jax.tree.leaves(plan.rows) if compat.is_tracer(leaf)]
         if traced:
             raise PlanError(
                 "the samples hold values of an outer JAX transformation (jax.grad, jit, vmap, ...), but a plan's "
@@ -159,7 +169,8 @@ class Planner:
 
     def plan_use(
         self, arguments: Arguments, shared: SharedArguments, mapped: Sequence[Any],
-        rooms: Callable[[int], Rooms] | None,
+        rooms: Callable[[int], Rooms] | None, shards: int | None = None, like: Plan | Capacity | None = None,
+        differentiable: Names = (),
     ) -> Plan:  # fmt: skip
         """Makes a plan for a step (see `step/samples`).
 
@@ -167,14 +178,18 @@ class Planner:
             arguments: the arguments of the function; the values of mapped ones are ignored.
             shared: the shared arguments.
             mapped: the mapped arguments.
-            rooms: returns the rooms for a number of samples; None for a plan with the sizes of its batch.
+            rooms: returns the rooms for a number of samples in a shard; None for a plan with the sizes of its batch.
+            shards: the number of shards, or None.
+            like: without rooms, a plan or capacity with the least sizes.
+            differentiable: the names of the inputs that are differentiated.
         """
         values = iter(mapped)
-        parts = [part if part.axis is None else replace(part, value=next(values)) for part in arguments.parts]
-        call = Call(replace(arguments, parts=parts), shared)
-        return self.plan(call, rooms=None if rooms is None else rooms(len(call.samples)))
+        parts = [part if part.axis is None else part._replace(value=next(values)) for part in arguments.parts]
+        call = Call(arguments._replace(parts=parts), shared)
+        found = rooms and rooms(len(call.samples) // (shards or 1))
+        return self.plan(call, like, shards, found, differentiable)
 
-    @without_explicit_mesh()
+    @without_explicit_mesh
     def capacity(self, call: Call, batch_size: int) -> Capacity:
         """Returns a capacity for the minibatches of a data set.
 
@@ -194,15 +209,15 @@ class Planner:
         # The minibatches with the most nodes, in total and of each kind; and samples spread over all, with headroom.
         columns = [counts.sum(axis=1), *counts.T[counts.any(axis=0)]]
         largest = {tuple(np.sort(np.argsort(-column, kind="stable")[:batch_size])) for column in columns}
-        choice = Choice(Way(context.granularity, "fused"))
+        options = self._with_executor["fused"]
         least = SizeRequest(Sizes(), headroom_for=batch_size)
         spread = np.linspace(0, len(call.samples) - 1, batch_size).astype(int)
-        plan = self._make(batch.some(spread), choice, None, least)
+        plan = self._make(batch.some(spread), options, None, least)
         for chosen in sorted(largest):
-            plan = self._make(batch.some(chosen), choice, None, SizeRequest(plan.sizes))
+            plan = self._make(batch.some(chosen), options, None, SizeRequest(plan.sizes))
         return plan.capacity
 
-    @without_explicit_mesh()
+    @without_explicit_mesh
     def plan_for_once(self, call: Call) -> Plan:
         """Makes a plan to run immediately. It may hold tracers of an outer transformation."""
         try:
@@ -211,7 +226,32 @@ class Planner:
             context = Context(self.owner.__wrapped__, self._granularity_like(None), may_close_over_tracers=True)
             return self._plan(call, context, "dispatch")
 
-    @without_explicit_mesh()
+    # Plans for a server, which sizes and runs them itself
+
+    def for_serving(self) -> "Planner":
+        """Returns a planner with these recordings, whose plans have `out="rows"` and whose executor is not chosen."""
+        executor = "fused" if self.options.executor == "auto" else self.options.executor
+        other = Planner(self.owner, self.granularity, replace(self.options, out="rows", executor=executor))
+        other.contexts = self.contexts
+        return other
+
+    @without_explicit_mesh
+    def record(self, call: Call) -> Recorded:
+        """Returns the samples of a call with their graphs."""
+        batch = Recorded(call, self._context(call.arguments, call.shared))
+        batch.record()
+        return batch
+
+    def refill(self, like: Plan, batch: Recorded) -> Plan | None:
+        """Plans a batch for the program of another plan, or returns None if it does not fit."""
+        return self._refill(like, batch, self.options, None)
+
+    def make(self, batch: Recorded, like: Plan | Capacity | None, headroom_for: int) -> Plan:
+        """Plans a batch with at least the sizes of `like`, and headroom for batches of `headroom_for` samples."""
+        least = self._least(like, batch.context, batch.call.shared, batch.call.arguments)
+        return self._make(batch, self.options, None, SizeRequest(least, headroom_for))
+
+    @without_explicit_mesh
     def ready(self, plan: Plan, shared: SharedArguments) -> Plan:
         """Returns a plan that runs with these shared arguments. Raises `PlanError` if they do not fit the plan."""
         plan = self._attached(plan, shared)
@@ -229,12 +269,12 @@ class Planner:
             )
         return plan
 
+    @without_explicit_mesh
     def results_of_no_samples(self, call: Call) -> Any:
         """Returns the result of an empty batch. Its shapes and dtypes are those of an earlier batch."""
         if self.options.out == "list":
             return []
-        with without_explicit_mesh():
-            context = self._context(call.arguments, call.shared)
+        context = self._context(call.arguments, call.shared)
         known = list(context.known_outputs)
         if len(known) > 1:
             first, second = (describe_result(*one) for one in known[:2])
@@ -261,6 +301,11 @@ class Planner:
             "rooms": _total([rooms.info() for context in first for rooms in context.rooms], context_module.MAX_ROOMS),
         }
 
+    @without_explicit_mesh
+    def context_of(self, call: Call) -> Context:
+        """Returns the context that the samples of a call are first recorded in."""
+        return self._context(call.arguments, call.shared)
+
     # Helpers
 
     @property
@@ -274,12 +319,12 @@ class Planner:
         settings = Identity(compat.trace_context()), passes.switched_off()
         key = (granularity, shared.key, arguments.layout, arguments.axes, settings)
         fun, orders = self.owner.__wrapped__, shared.orders
-        context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders))
+        context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders, budget=self._budget))
         if context.is_full:
             self.contexts.discard(key)
             for dropped in (context, *context.others):
                 self._choosers.pop(dropped, None)
-            return self.contexts.put(key, Context(fun, granularity, orders, before=context))
+            return self.contexts.put(key, Context(fun, granularity, orders, before=context, budget=self._budget))
         return context.in_order(orders)
 
     def _granularity_like(self, like: Plan | Capacity | str | None) -> str:
@@ -293,7 +338,7 @@ class Planner:
 
     def _plan(
         self, call: Call, context: Context, auto: str, like: Plan | Capacity | str | None = None,
-        shards: int | None = None, rooms: Rooms | None = None, is_eager: bool = False,
+        shards: int | None = None, rooms: Rooms | None = None, is_eager: bool = False, differentiable: Names = (),
     ) -> Plan:  # fmt: skip
         """Plans a batch.
 
@@ -303,7 +348,13 @@ class Planner:
             auto: the first executor for `executor="auto"`.
             like, shards, rooms: as for `plan`.
             is_eager: whether the plan runs immediately.
+            differentiable: the names of the inputs that are differentiated.
         """
+        if differentiable and self.options.executor == "per_sample":
+            raise ArgumentError(
+                f"differentiable={differentiable}: a plan for the per-sample executor has no differentiable inputs. "
+                "Leave the executor to jitbatch, or call .batch on the samples themselves inside jax.grad"
+            )
         with jax.profiler.TraceAnnotation("jitbatch.plan"):
             batch = Recorded(call, context)
             if is_eager and not batch.is_concrete_or_differentiated_once:
@@ -315,32 +366,34 @@ class Planner:
                 isinstance(like, Plan) and EXECUTORS[like.static.executor].lower is not None
             )
             choice = Choice(way)
-            if not is_sized and shards is None and rooms is None:
+            if not is_sized and shards is None and rooms is None and not differentiable:
                 choice = self._choose(batch, way)
             if choice.way.granularity != context.granularity:
                 batch = Recorded(call, self._context(call.arguments, call.shared, granularity=choice.way.granularity))
                 batch.record()
             if rooms is None and EXECUTORS[choice.way.executor].has_room:
-                rooms = self._rooms(batch, like, shards, is_eager)
-            plan = self._sized(batch, choice, like, shards, rooms, is_eager)
-        if self.options.out != "list":
+                rooms = self._rooms(batch, like, shards, is_eager, differentiable)
+            plan = self._sized(batch, choice, like, shards, rooms, is_eager, differentiable)
+        if self.options.out != "list" and context.last_static is not plan.static:
             classes = map(batch.context.tables.classes.__getitem__, plan.static.out_classes)
             output = plan.static.out_trees[0], tuple(classes)
             context.known_outputs.put(output, output)
+            context.last_static = plan.static
         logger.debug("planned %s: %r", self.owner, plan)
         return plan
 
     def _choose(self, batch: "Recorded", way: Way) -> Choice:
         """Chooses granularity and executor: `way`, unless the cost model predicts that another way pays."""
         call, context = batch.call, batch.context
-        others = self._others(way, batch)
+        chooser = self._chooser(context)
+        others = self._others(way, batch) if chooser.is_open else ()
         if not others:
             return Choice(way)
 
         def by_operations() -> list[Graph]:
             return Recorded(call, self._context(call.arguments, call.shared, granularity="op")).record()
 
-        return self._chooser(context).choose(batch.graphs, way, others, by_operations)
+        return chooser.choose(batch.graphs, way, others, by_operations)
 
     def _chooser(self, context: Context) -> Chooser:
         """Returns the chooser of a context."""
@@ -348,53 +401,73 @@ class Planner:
         return self._choosers.setdefault(context, Chooser(context.graphs)) if found is None else found
 
     def _rooms(
-        self, batch: "Recorded", like: Plan | Capacity | str | None, shards: int | None, is_eager: bool
-    ) -> Rooms | None:
+        self, batch: "Recorded", like: Plan | Capacity | str | None, shards: int | None, is_eager: bool,
+        differentiable: Names,
+    ) -> Rooms | None:  # fmt: skip
         """Returns the rooms for an eager plan or for `like="auto"`, else None."""
         count = len(batch.structures)
+        platform = self.options.platform_for(batch.call.shared.leaves)
         if is_eager:
             is_traced = any(map(compat.is_tracer, batch.arrays))
-            key = ("eager", on_grid(count), is_traced)
-            return batch.context.rooms.get_or_make(key, lambda: Rooms(headroom_at_first=True))
-        return batch.context.rooms.get_or_make((shards, count), Rooms) if like == "auto" else None
+            eager = ("eager", on_grid(count), is_traced, platform)
+            return batch.context.rooms.get_or_make(eager, lambda: Rooms(headroom_at_first=True))
+        return (
+            batch.context.rooms.get_or_make((shards, count, differentiable, platform), Rooms)
+            if like == "auto"
+            else None
+        )
+
+    def _options(self, choice: Choice, differentiable: Names) -> Options:
+        options = self._with_executor[choice.way.executor]
+        return replace(options, differentiable=differentiable) if differentiable else options
 
     def _sized(
         self, batch: "Recorded", choice: Choice, like: Plan | Capacity | str | None, shards: int | None,
-        rooms: Rooms | None, is_eager: bool,
+        rooms: Rooms | None, is_eager: bool, differentiable: Names,
     ) -> Plan:  # fmt: skip
         """Makes the plan of a batch with the sizes of its room, or with those of `like`."""
+        options = self._options(choice, differentiable)
         count = len(batch.structures)
         room_for = on_grid(count) if is_eager else count // (shards or 1)
 
         def make(like: Plan | Capacity | None, has_headroom: bool = False) -> Plan:
-            if isinstance(like, Plan) and shards is None and not has_headroom:
-                plan = self._refill(like, batch, choice)
+            if isinstance(like, Plan) and not has_headroom:
+                plan = self._refill(like, batch, options, shards)
                 if plan is not None:
                     return plan
             least = self._least(like, batch.context, batch.call.shared, batch.call.arguments)
-            plan = self._make(batch, choice, shards, SizeRequest(least, room_for if has_headroom else 0))
+            plan = self._make(
+                batch, options, shards, SizeRequest(least, room_for if has_headroom else 0), choice.reason
+            )
             if isinstance(like, Capacity):
                 check_arenas(plan.static.arenas, batch.context.tables)
             return plan
 
         if rooms is not None:
-            return rooms.plan(sum(graph.node_count for graph in batch.graphs), make)
+            return rooms.plan(sum([len(graph.kind) for graph in batch.graphs]), make)
         return make(None if isinstance(like, str) else like)
 
-    def _refill(self, like: Plan, batch: "Recorded", choice: Choice) -> Plan | None:
+    def _refill(self, like: Plan, batch: "Recorded", options: Options, shards: int | None) -> Plan | None:
         """Makes a plan for the program of `like`.
 
         Returns:
-            The plan, or None if the batch does not fit or `like` is loaded, sharded, or of another function or context.
+            The plan, or None if the batch does not fit or `like` is loaded, or of another function, context or number
+            of shards.
         """
         static: Any = like.static
-        is_known = isinstance(static, PlanStatic) and static.tables is batch.context.tables and not like.is_sharded
-        if not is_known or static.owner is not self.owner or not batch.graphs:
+        is_known = isinstance(static, PlanStatic) and static.tables is batch.context.tables
+        if not is_known or static.owner is not self.owner or not batch.graphs or like.is_sharded is (shards is None):
             return None
-        return refill_plan(like, batch.graphs, batch.inputs, replace(self.options, executor=choice.way.executor))
+        if shards is None:
+            return refill_plan(like, batch.graphs, batch.inputs, options)
+        first = like.shard(0)
+        parts = split(len(batch.structures), shards)
+        plans = (refill_plan(first, batch.graphs[part], batch.inputs[part], options) for part in parts)
+        return stacked(plans)
 
-    def _make(self, batch: "Recorded", choice: Choice, shards: int | None, request: SizeRequest) -> Plan:
-        options = replace(self.options, executor=choice.way.executor)
+    def _make(
+        self, batch: "Recorded", options: Options, shards: int | None, request: SizeRequest, reason: str = ""
+    ) -> Plan:
         call, context = batch.call, batch.context
         emptied = call.arguments.emptied(call.shared.orders)
         programs: list[Any] = batch.graphs
@@ -407,19 +480,20 @@ class Planner:
         leaves = [structure.leaves for structure in batch.structures]
 
         planned = Planned(self.owner, call.shared.key, emptied)
-        request = replace(request, static_loops=options.static_loops)
+        platform = options.platform_for(call.shared.leaves)
+        request = replace(request, platform=platform, static_loops=options.static_loops)
 
         def make(part: slice, request: SizeRequest) -> Plan:
             if not is_recorded:
                 return plan_per_sample(
-                    planned, context, programs[part], leaves[part], options.out, request.least, choice.reason
+                    planned, context, programs[part], leaves[part], options.out, request.least, reason
                 )
-            return make_plan(planned, programs[part], batch.inputs[part], options, request, choice.reason)
+            return make_plan(planned, programs[part], batch.inputs[part], options, request, reason)
 
         if shards is None:
             return make(slice(None), request)
         # Check all outputs first, so that an error has the index of the sample in the whole batch.
-        outputs_of(programs, context.tables, options.out, request.least.item)
+        outputs_of(programs, context.tables, options.out, request.least)
         return plan_shards(make, split(len(batch.structures), shards), request)
 
     def _others(self, first: Way, batch: "Recorded") -> set[Way]:

@@ -1,6 +1,5 @@
 """Planning ahead of time: a thread plans the next minibatches while the device runs the current one."""
 
-import atexit
 import contextvars
 import queue
 import threading
@@ -13,6 +12,7 @@ import jax
 from jitbatch.plan.plan import Plan
 from jitbatch.util import compat
 from jitbatch.util.errors import ArgumentError, PlanError
+from jitbatch.util.threads import stop_at_exit
 
 T = TypeVar("T")
 
@@ -70,22 +70,6 @@ def on_device(items: Iterable[T]) -> Iterator[T]:
         yield jax.device_put(item) if is_apart else item
 
 
-_workers: "weakref.WeakSet[_Worker[Any]]" = weakref.WeakSet()
-
-AT_EXIT = 5.0
-"""Seconds that the process waits for a plan under way when it exits."""
-
-
-@atexit.register
-def _stop_workers() -> None:
-    """Stop all threads before Python ends: one that is inside of compiled code then would abort the process."""
-    workers = list(_workers)
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.join(AT_EXIT)
-
-
 class _Worker(Generic[T]):
     def __init__(self, source: Iterator[T], prefetch: int):
         self._source = source
@@ -97,7 +81,7 @@ class _Worker(Generic[T]):
         self._thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._run,), name="jitbatch-plans", daemon=True
         )
-        _workers.add(self)
+        stop_at_exit(self)
         self._thread.start()
 
     def _run(self) -> None:

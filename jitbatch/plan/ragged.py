@@ -27,8 +27,8 @@ class Ragged:
     items of all samples have one structure and equal shapes. A sample may have no items.
 
     A `Ragged` is a pytree of arrays. The number of rows is rounded up, so that a program that reads it does not depend
-    on the exact number of items. Padding is at the end and repeats the last item; use `mask` to ignore it. A `Ragged`
-    also works inside `jax.vmap` and `jax.grad`.
+    on the exact number of items. Padding is at the end and repeats the last item; use `mask` to ignore it. On a mesh it
+    is at the end of each shard. A `Ragged` also works inside `jax.vmap` and `jax.grad`.
 
     Attributes:
         rows: an item whose leaves have a leading axis of rows. The rows are the items of the first sample, then of the
@@ -79,8 +79,10 @@ class Ragged:
                 "rows, sample, position and mask"
             )
         leaves, item = jax.tree.flatten(self.rows)
-        items = map(item.unflatten, zip(*leaves, strict=True))
-        outlines = [self.outlines[number] for number in np.asarray(self.outline)]
+        real = np.flatnonzero(self.mask)
+        is_at_end = len(real) == 0 or real[-1] < len(real)  # else there is padding after each shard
+        items = map(item.unflatten, zip(*(leaf if is_at_end else leaf[real] for leaf in leaves), strict=True))
+        outlines = [self.outlines[outline_id] for outline_id in np.asarray(self.outline)]
         return [outline.unflatten(itertools.islice(items, outline.num_leaves)) for outline in outlines]
 
 
@@ -124,5 +126,5 @@ def ragged_outputs(
 
 def no_samples(rows: Any, outlines: Interned[Any]) -> Ragged:
     """Returns the result of a batch without samples."""
-    numbers = np.zeros(0, np.int32)
-    return Ragged(rows, numbers, numbers, np.zeros(0, bool), numbers, outlines)
+    empty = np.zeros(0, np.int32)
+    return Ragged(rows, empty, empty, np.zeros(0, bool), empty, outlines)

@@ -1,6 +1,6 @@
 """Plans for several devices: the stacked leaves of several plans with equal static parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,17 +35,31 @@ def plan_shards(make: Callable[[slice, SizeRequest], Plan], parts: Sequence[slic
     plans: list[Plan] = []
     for _ in range(MAX_ROUNDS):
         earlier, plans = plans, []
-        for number, part in enumerate(parts):
-            same = earlier and earlier[number].static == earlier[-1].static
-            plan = earlier[number] if same else make(part, request)
+        for shard, part in enumerate(parts):
+            same = earlier and earlier[shard].static == earlier[-1].static
+            plan = earlier[shard] if same else make(part, request)
             plans.append(plan)
             request = replace(request, least=plan.sizes, headroom_for=0)
         if all(plan.static == plans[0].static for plan in plans):
-            return jax.tree.map(_stack, *plans)
+            return _stack_all(plans)
     raise PlanError(
         "the shards' plans are not for one program. Shards need the fused executor (cells with effects are not run by "
         "it), and results of equal structure"
     )
+
+
+def stacked(plans: Iterable[Plan | None]) -> Plan | None:
+    """Returns one plan for all shards, whose static parts are one object; None if a shard has no plan."""
+    found: list[Plan] = []
+    for plan in plans:
+        if plan is None:
+            return None
+        found.append(plan)
+    return _stack_all(found)
+
+
+def _stack_all(plans: Sequence[Plan]) -> Plan:
+    return jax.tree.map(_stack, *plans)
 
 
 def _stack(*leaves: Any) -> Any:

@@ -25,6 +25,8 @@ class PlanStatic:
         executor, reason: the name of the executor, and the reason for the choice, or "".
         types: the types of the batch; None for the per-sample executor.
         out_classes: the value classes of the leaves of a stacked result, or of an item.
+        differentiable, differentiable_classes: the names of the inputs that are differentiated, and the value classes
+            with such inputs.
     """
 
     tables: Tables
@@ -40,6 +42,8 @@ class PlanStatic:
     call: Arguments
     types: Types | None
     out_classes: tuple[int, ...]
+    differentiable: tuple[str, ...] = ()
+    differentiable_classes: tuple[int, ...] = ()
 
     @cached_property
     def capacity(self) -> Capacity:
@@ -58,8 +62,16 @@ class PlanStatic:
         sizes = str(self.capacity) if self.program.sizes is not None else f"{len(self.arenas)} arenas"
         return f"<{self.executor} program of {self.owner!r}: {sizes}>"
 
+    @cached_property
+    def differentiable_arenas(self) -> tuple[int, ...]:
+        """The arenas with inputs that are differentiated."""
+        return tuple(place for place, a in enumerate(self.arenas) if a.value_class in self.differentiable_classes)
+
     def _identity(self) -> tuple[Any, ...]:
-        return (self.owner, self.shared_key, self.arenas, self.program, self.out, self.out_trees, self.out_arenas)
+        inputs = self.differentiable, self.differentiable_classes
+        return (
+            self.owner, self.shared_key, self.arenas, self.program, self.out, self.out_trees, self.out_arenas, inputs,
+        )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -75,6 +75,11 @@ class Chooser:
         self._bought: dict[str, set[Hashable]] = {"recording": set(), "program": set()}
         self._lock = threading.Lock()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there may be another choice than the first way: there are few structures so far."""
+        return len(self._structures) <= MAX_FEW
+
     def choose(
         self, graphs: Sequence[Graph], first: Way, others: Collection[Way], operations: Callable[[], Sequence[Graph]]
     ) -> Choice:
@@ -87,7 +92,7 @@ class Chooser:
             others: the other ways that may be chosen.
             operations: returns the graphs of the samples, recorded as single operations.
         """
-        if self._structures.info().currsize > MAX_FEW:
+        if not self.is_open:
             return Choice(first)
         batch = (first, tuple(graphs) if EXECUTORS[first.executor].has_room else frozenset(Counter(graphs).items()))
         chosen = self._chosen.get(batch)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jitbatch.execute.fused.widths import MOST_WIDTHS
+from jitbatch.execute.fused.targets import CPU
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.tables import Kind
 from jitbatch.tune.flops import flops_of
@@ -138,15 +138,15 @@ def load_of(graphs: Sequence[Graph]) -> Load:
     present = np.concatenate([graph.kinds_present for graph in distinct])
     np.add.at(once, present, _joined(distinct, 0))
     np.maximum.at(ranks, present, _joined(distinct, 1))
-    numbers = np.flatnonzero(count)
-    count, once, ranks = count[numbers], once[numbers], ranks[numbers]
-    work = np.array([work_of(kinds[number]) for number in numbers.tolist()], float).reshape(-1, 4)
+    kind_ids = np.flatnonzero(count)
+    count, once, ranks = count[kind_ids], once[kind_ids], ranks[kind_ids]
+    work = np.array([work_of(kinds[kind_id]) for kind_id in kind_ids.tolist()], float).reshape(-1, 4)
     flops, row_bytes, bound_bytes, equations = work.T
     return Load(
         samples=len(graphs),
         structures=len(distinct),
         nodes=int(count.sum()),
-        kinds=len(numbers),
+        kinds=len(kind_ids),
         steps=int(ranks.sum()),
         flops=float(count @ flops),
         row_bytes=float(count @ row_bytes),
@@ -156,7 +156,7 @@ def load_of(graphs: Sequence[Graph]) -> Load:
         kind_equations=int(equations.sum()),
         structure_equations=int(once @ equations),
         sample_equations=int(count @ equations),
-        has_effects=any(kinds[number].cell.has_effects for number in numbers.tolist()),
+        has_effects=any(kinds[kind_id].cell.has_effects for kind_id in kind_ids.tolist()),
     )
 
 
@@ -199,7 +199,7 @@ def _planning(nodes: int, costs: Costs) -> float:
 
 def fused_price(load: Load, costs: Costs) -> float:
     """The price of one program with each kind of node in each width."""
-    return costs.program + MOST_WIDTHS * load.kind_equations * costs.equation
+    return costs.program + CPU.most_widths * load.kind_equations * costs.equation
 
 
 def dispatch_price(load: Load, costs: Costs) -> float:

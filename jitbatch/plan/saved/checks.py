@@ -62,8 +62,8 @@ class TableChecks:
         check(all(n in (None, size) for n, size in zip(wanted, array.shape, strict=True)), f"{what}: the size")
         check(np.all((array >= begin) & (array < end)), f"{what}: a row that is not there")
 
-    def check_missing(self, one: Any, is_there: bool, what: str) -> bool:
-        check((one is not None) == is_there, f"{what}: a table")
+    def check_missing(self, table: Any, is_there: bool, what: str) -> bool:
+        check((table is not None) == is_there, f"{what}: a table")
         return is_there
 
 
@@ -127,7 +127,7 @@ def _check_results(plan: PlanArrays, content: Content, outlines: Sequence[int], 
 
 def shared_fit(arenas: Sequence[ArenaShape], tables: Tables) -> bool:
     """Whether the shared values in arenas have the value classes of these arenas."""
-    return all(tables.shared_class[number] == arena.value_class for arena in arenas for number in arena.shared)
+    return all(tables.shared_class[shared_id] == arena.value_class for arena in arenas for shared_id in arena.shared)
 
 
 def classes_read(kind: Kind, tables: Tables) -> list[int]:

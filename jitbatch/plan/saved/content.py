@@ -103,6 +103,6 @@ class Content:
         if shape[0] != shape[1] or sum(shape[1]) != len(content.parts) or content.positional > len(content.layout):
             damaged("the arguments")
         known = len(content.graphs) + len(content.trees.walks)
-        if not all(0 <= number < known for number in content.out_trees):
+        if not all(0 <= tree_id < known for tree_id in content.out_trees):
             damaged("the trees of results")
         return content

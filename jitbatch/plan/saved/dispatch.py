@@ -75,7 +75,7 @@ def _check_kinds(steps: Sequence[tuple[Kind, SavedStep]], arenas: Sequence[Arena
         written = classes_written(kind, tables)
         fits &= (kind.is_variadic, len(written)) == (step.is_sum, step.outputs)
         fits &= capacity.keys() >= {*classes_read(kind, tables), *written}
-        fits &= all(step.width <= capacity.get(one, 0) for one in written)
+        fits &= all(step.width <= capacity.get(arena, 0) for arena in written)
     if not fits:
         raise PlanError(f"what was saved does not fit: {CHANGED}")
 

@@ -37,13 +37,13 @@ class ExportedOutlines(Interned[Any]):
     def __hash__(self) -> int:
         return hash(ExportedOutlines)
 
-    def __getitem__(self, number: int) -> Any:
-        if number >= len(self):
+    def __getitem__(self, index: int) -> Any:
+        if index >= len(self):
             raise OutputError(
                 "the result of a sample nests its items in a way that the exported program has not met. Return rows "
                 "from it (`ragged.rows`, `.sum()`), or export it anew"
             )
-        return self.entries[number]
+        return self.entries[index]
 
 
 def _save_outlines(static: tuple[Interned[Any]]) -> bytes:

@@ -100,11 +100,13 @@ def unpack(content: bytes) -> tuple[Any, bytes, list[Any]]:
 def _unpack(content: bytes) -> tuple[Any, bytes, list[Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
-        if any(one.compress_type != zipfile.ZIP_STORED or one.compress_size != one.file_size for one in members):
+        if any(
+            member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size for member in members
+        ):
             damaged("a member is compressed")
-        if sum(one.file_size for one in members) > len(content):
+        if sum(member.file_size for member in members) > len(content):
             damaged("members are larger than the file")
-        names = [one.filename for one in members]
+        names = [member.filename for member in members]
         if tuple(names[: len(_TEXTS)]) != _TEXTS or len(set(names)) != len(names):
             damaged("its members are others")
         text, static, *contents = map(archive.read, members)
@@ -124,8 +126,8 @@ def _arrays(described: Any, contents: dict[str, bytes]) -> list[Any]:
     # An .npy begins with 10 bytes, of which the last two are the length of the header that follows.
     position = {name: 10 + int.from_bytes(content[8:10], "little") for name, content in contents.items()}
     arrays = []
-    for one in described if isinstance(described, list) else damaged("arrays are a list"):
-        match one:
+    for entry in described if isinstance(described, list) else damaged("arrays are a list"):
+        match entry:
             case [name, [*shape]]:
                 check_shape(shape)
             case _:

@@ -8,6 +8,7 @@ import numpy as np
 from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.shapes import Block, LoopShape
+from jitbatch.execute.fused.targets import TARGETS
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.tables import Tables
 from jitbatch.plan.capacity import Names, class_named
@@ -70,6 +71,7 @@ def _blocks(phases: Sequence[Any]) -> Iterator[tuple[Any, Block, tuple[int, ...]
 
 
 def _check_loop(loop: LoopShape, is_float: Sequence[bool]) -> None:
+    check(loop.platform in TARGETS, "the platform of a loop")
     count = [1] * len(is_float)
     for block, reads, edges in zip(loop.blocks, loop.reads, loop.edges, strict=True):
         room = block.capacity + 2 * loop.margin

@@ -145,7 +145,7 @@ def name_of(owner: Any) -> str:
 
 def _described(shared_key: Any) -> tuple[str, ...]:
     described = shared_key[2]
-    return tuple(one.__name__ if isinstance(one, type) else str(one and ValueClass(*one[:2])) for one in described)
+    return tuple(leaf.__name__ if isinstance(leaf, type) else str(leaf and ValueClass(*leaf[:2])) for leaf in described)
 
 
 # Saving
@@ -173,7 +173,7 @@ def to_bytes(plan: Any, objects: list[Any] | None) -> bytes:
         arrays.append(leaf)
         return len(arrays) - 1
 
-    about = jax.tree.map(reference, {name: getattr(plan, name) for name in ("inputs", "out_rows", "counts")})
+    about = jax.tree.map(reference, {"inputs": plan.rows, "out_rows": plan.out_rows, "counts": plan.counts})
     about["tables"], about["ragged"] = jax.tree.map(reference, plan.tables.unpack()), None
     if plan.ragged is not None:
         nestings = [_opened(tree) for tree in plan.ragged.outlines.entries]
@@ -252,7 +252,7 @@ def _content_of(static: PlanStatic, objects: list[Any] | None) -> Content:
         is_split=static.types.is_split,
         arenas=tuple(_saved_arena(arena, names) for arena in static.arenas),
         **{
-            **dict.fromkeys(one.field for one in FORMATS.values()),
+            **dict.fromkeys(saved_format.field for saved_format in FORMATS.values()),
             program_format.field: program_format.save(program, names),
         },
         out=static.out,
@@ -284,8 +284,8 @@ def _recorded_trees(exemplars: Sequence[Graph], out: str) -> list[Any]:
 
 def _graph_digest(graph: Graph, names: Names) -> str:
     """Returns a digest of a graph: its kinds, shared values, edges, constants and result tree."""
-    kinds = [names.of_kind(graph.tables.kinds[number]) for number in graph.kind.tolist()]
-    shared = [names.of_shared(number) for number in graph.shared_rows.tolist()]
+    kinds = [names.of_kind(graph.tables.kinds[kind_id]) for kind_id in graph.kind.tolist()]
+    shared = [names.of_shared(shared_id) for shared_id in graph.shared_rows.tolist()]
     reads = [part.tolist() for part in (graph.inputs, graph.operand_start, graph.operands, graph.outputs)]
     constants = [array_key(constant) for constant in graph.constants]
     described = repr((kinds, shared, reads, constants, _tree_name(graph.out_tree)))
@@ -368,7 +368,8 @@ def _checked(text: bytes) -> Content:
     content = Content.from_bytes(text)
     program_format = FORMATS.get(content.executor)
     if program_format is None or any(
-        (getattr(content, one.field) is not None) != (one is program_format) for one in FORMATS.values()
+        (getattr(content, saved_format.field) is not None) != (saved_format is program_format)
+        for saved_format in FORMATS.values()
     ):
         damaged("a plan is for one executor")
     check_sizes(content)
@@ -379,9 +380,9 @@ def _checked(text: bytes) -> Content:
 def _arrays_of(about: Any, arrays: Sequence[Any]) -> Any:
     """Replaces the indices in nested dicts and lists by arrays; lists become tuples."""
     if isinstance(about, dict):
-        return {name: _arrays_of(one, arrays) for name, one in about.items()}
+        return {name: _arrays_of(entry, arrays) for name, entry in about.items()}
     if isinstance(about, list):
-        return tuple(_arrays_of(one, arrays) for one in about)
+        return tuple(_arrays_of(entry, arrays) for entry in about)
     return None if about is None else arrays[about if type(about) is int and about >= 0 else damaged("an array")]
 
 
@@ -436,8 +437,8 @@ def attach(plan: P, owner: Any, shared_key: Any, tables: Tables, record: Callabl
         static = tables.statics.put(key, _attached(saved, owner, shared_key, tables, record))
     ragged = given.ragged
     if ragged is not None:
-        numbers = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
-        at = jnp.asarray(numbers) if compat.is_tracer(ragged.outline) else numbers
+        outline_ids = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
+        at = jnp.asarray(outline_ids) if compat.is_tracer(ragged.outline) else outline_ids
         ragged = replace(ragged, outline=at[ragged.outline], outlines=tables.outlines)
     return replace(given, ragged=ragged, static=static)
 
@@ -469,7 +470,7 @@ def _attached(
             arenas=arenas,
             program=program,
             out=content.out,
-            out_trees=tuple(trees[number] for number in content.out_trees),
+            out_trees=tuple(trees[tree_id] for tree_id in content.out_trees),
             out_arenas=content.out_arenas,
             executor=content.executor,
             reason=content.reason,

@@ -103,7 +103,7 @@ def _items(hints: tuple[Any, ...], data: Any, where: str) -> list[Any]:
         hints = (hints[0],) * len(data)
     if len(hints) != len(data):
         damaged(f"{where} has {len(data)} items, not {len(hints)}")
-    return [from_data(hint, one, f"{where}[{i}]") for i, (hint, one) in enumerate(zip(hints, data, strict=True))]
+    return [from_data(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, data, strict=True))]
 
 
 def _alternative(hints: tuple[Any, ...], data: Any, where: str) -> Any:
@@ -125,7 +125,7 @@ def _alternative(hints: tuple[Any, ...], data: Any, where: str) -> Any:
 def _name(data: Any, where: str, depth: int = 0) -> Any:
     """Converts data to a name: numbers and texts in nested tuples."""
     if isinstance(data, list) and depth < MAX_DEPTH:
-        return tuple(_name(one, where, depth + 1) for one in data)
+        return tuple(_name(item, where, depth + 1) for item in data)
     if type(data) not in (int, str):
         damaged(f"{where} is no name")
     return data

@@ -96,8 +96,8 @@ class Trees:
             if not isinstance(walk, list) or not all(type(n) is int and 0 <= n < len(arity) for n in walk):
                 damaged("a tree is a list of nodes")
             missing = 1
-            for number in walk:
-                missing = missing - 1 + arity[number] if missing > 0 else damaged("nodes behind the end of a tree")
+            for node_id in walk:
+                missing = missing - 1 + arity[node_id] if missing > 0 else damaged("nodes behind the end of a tree")
             if missing != 0:
                 damaged("a tree that does not end")
         return Trees(tuple(data["nodes"]), tuple(map(tuple, data["trees"])), tuple(objects))
@@ -105,7 +105,7 @@ class Trees:
     def leaf_counts(self) -> list[int]:
         """Returns the number of leaves of each tree."""
         is_leaf = [node[0] in _NUMBERS or node[0] == "array" for node in self.nodes]
-        return [sum(is_leaf[number] for number in walk) for walk in self.walks]
+        return [sum(is_leaf[node_id] for node_id in walk) for walk in self.walks]
 
     @property
     def is_plain(self) -> bool:
@@ -131,9 +131,9 @@ class Trees:
         opened = []
         for walk in self.walks:
             made: list[Any] = []
-            for number in reversed(walk):
-                children = [made.pop() for _ in range(arity[number])]
-                made.append(makers[number](children))
+            for node_id in reversed(walk):
+                children = [made.pop() for _ in range(arity[node_id])]
+                made.append(makers[node_id](children))
             opened += made
         return tuple(opened)
 
@@ -187,7 +187,7 @@ def _field_names(part: Any, children: list[Any]) -> list[str] | None:
     Returns None unless a new instance with the same fields has the same tree structure. If it has, the auxiliary data
     that a library registers with JAX (as Equinox does for its modules) need not be saved.
     """
-    with_paths = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda one: one is not part)[0]
+    with_paths = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda inner: inner is not part)[0]
     names = [path[0].name for path, _ in with_paths if hasattr(path[0], "name")]
     own = getattr(part, "__dict__", {})
     if len(names) != len(children) or not {*names} <= own.keys() <= {field.name for field in fields(part)}:
@@ -196,7 +196,7 @@ def _field_names(part: Any, children: list[Any]) -> list[str] | None:
 
 
 def _one_level(node: Any) -> Any:
-    return jax.tree.structure(node, is_leaf=lambda one: one is not node)
+    return jax.tree.structure(node, is_leaf=lambda inner: inner is not node)
 
 
 def _class(kind: type, part: Any, objects: list[Any] | None) -> Any:
@@ -238,7 +238,7 @@ def _arity(node: Any) -> int:
             return 0
         case ["static", _]:
             return 0
-        case ["fields", _, [*names], [*static]] if all(isinstance(one, list) and len(one) == 2 for one in static):
+        case ["fields", _, [*names], [*static]] if all(isinstance(field, list) and len(field) == 2 for field in static):
             return len(names)
         case ["tuple" | "list", int(count)] | ["named", _, int(count)] | ["node", _, _, int(count)] if count >= 0:
             return count
@@ -276,8 +276,8 @@ def _maker(node: Any, objects: Sequence[Any]) -> Callable[[list[Any]], Any]:
             return lambda children: make_instance(kind, {**known, **dict(zip(names, children, strict=True))})
         case ["node", name, about, count]:
             return compat.unflatten_one_level(_find(name, objects), decode_value(about, objects), count)
-    number = _NUMBERS[node[0]]
-    return lambda _: number()
+    make = _NUMBERS[node[0]]
+    return lambda _: make()
 
 
 def _find(name: Any, objects: Sequence[Any]) -> type:

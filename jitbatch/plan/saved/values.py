@@ -29,8 +29,8 @@ MAX_ELEMENTS = 2**31
 MAX_AXES = 32
 
 _TYPES = {
-    one.__name__: one
-    for one in (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, NoneType, object)
+    builtin.__name__: builtin
+    for builtin in (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, NoneType, object)
 }
 _CONTAINERS: dict[str, Callable[..., Any]] = {"tuple": tuple, "list": list, "frozenset": frozenset}
 _BITS = {"float": "<d", "complex": "<dd"}
@@ -163,9 +163,9 @@ class NotData(Exception):
 
 def _encode_container(value: Any, kind: type, objects: list[Any] | None) -> list[Any] | None:
     if kind in (tuple, list):
-        return [kind.__name__, *(encode_value(one, objects) for one in value)]
+        return [kind.__name__, *(encode_value(item, objects) for item in value)]
     if kind is frozenset:
-        return ["frozenset", *sorted((encode_value(one, objects) for one in value), key=dumps)]
+        return ["frozenset", *sorted((encode_value(item, objects) for item in value), key=dumps)]
     if kind is dict:
         return ["dict", *([encode_value(k, objects), encode_value(v, objects)] for k, v in value.items())]
     if isinstance(value, np.generic) and _is_numeric(value.dtype):
@@ -185,7 +185,7 @@ def _encode_named(value: Any, kind: type, objects: list[Any] | None) -> list[Any
         is_member = kind.__members__.get(value.name) is value
         return ["enum", class_name(kind), value.name] if is_member else None
     if is_named_tuple(kind):
-        return ["named", class_name(kind), *(encode_value(one, objects) for one in value)]
+        return ["named", class_name(kind), *(encode_value(item, objects) for item in value)]
     if is_dataclass(value) and getattr(value, "__dict__", {}).keys() <= {field.name for field in fields(value)}:
         contents = [encode_value(getattr(value, field.name), objects) for field in fields(value)]
         return ["dataclass", class_name(kind), *contents]
@@ -260,5 +260,5 @@ _DECODERS: dict[str, Callable[..., Any]] = {
     "dtype": lambda _, name: dtype_named(name),
     "type": lambda _, name: _TYPES[name],
     "enum": _enum,
-    "object": lambda objects, number: objects[number],  # only in pickles
+    "object": lambda objects, index: objects[index],  # only in pickles
 }

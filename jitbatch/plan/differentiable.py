@@ -1,0 +1,162 @@
+"""Inputs that are differentiated: named by the user, rows of a plan, and back in the structure of the samples."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jitbatch.ir.graph import Graph
+from jitbatch.record.arguments import Arguments
+from jitbatch.record.structure import described_leaves
+from jitbatch.util import compat
+from jitbatch.util.caches import Cache
+from jitbatch.util.errors import ArgumentError, PlanError
+
+Names = tuple[str, ...]
+"""The names that a user gives: an argument, a key or attribute in a sample, or several of these joined by dots."""
+
+_leaves = Cache(16384, first=1024)
+
+
+def names_of(differentiable: str | Sequence[str] | None) -> Names:
+    """The option `differentiable` of a call as names, in order."""
+    names = (differentiable,) if isinstance(differentiable, str) else differentiable or ()
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+        raise ArgumentError(f"differentiable={differentiable!r} is not the name of an input, or a sequence of names")
+    return tuple(sorted(set(names)))
+
+
+def differentiable_classes(graphs: Sequence[Graph], names: Names, call: Arguments) -> tuple[int, ...]:
+    """The value classes of the named inputs of some graphs, ascending."""
+    found: set[int] = set()
+    for graph in set(graphs) if names else ():
+        chosen = np.isin(graph.inputs[:, 0], sorted(leaves_named(graph, names, call)))
+        found.update(graph.input_rows.of_input[0][chosen].tolist())
+    return tuple(sorted(found))
+
+
+def check_names(graphs: Sequence[Graph], names: Names, call: Arguments) -> None:
+    """Raises `ArgumentError` for a name that no sample has an array of floats at."""
+    for name in names:
+        if not any(leaves_named(graph, (name,), call) for graph in set(graphs)):
+            paths = zip(_paths(graphs[0], call), described_leaves(graphs[0].structure), strict=True)
+            told = ", ".join(f"{'.'.join(path)} ({_dtype(leaf)})" for path, leaf in list(paths)[:12])
+            raise ArgumentError(
+                f"differentiable={name!r} names no array of floats in any sample. The leaves of sample 0 are: "
+                f"{told or 'none'}. Give the name of an argument, or of a key or attribute in a sample"
+            )
+
+
+def leaves_named(graph: Graph, names: Names, call: Arguments) -> frozenset[int]:
+    """The leaves of floats of a sample whose path contains one of the names."""
+
+    def find() -> frozenset[int]:
+        wanted = [tuple(name.split(".")) for name in names]
+        leaves = enumerate(zip(_paths(graph, call), described_leaves(graph.structure), strict=True))
+        return frozenset(
+            leaf
+            for leaf, (path, described) in leaves
+            if np.issubdtype(_dtype(described), np.floating) and any(_contains(path, part) for part in wanted)
+        )
+
+    return _leaves.get_or_make((graph, names), find)
+
+
+def unpack(graphs: Sequence[Graph], names: Names, call: Arguments, rows: dict[int, Any]) -> Any:
+    """Values of the rows of named inputs, in the structure of the samples.
+
+    Args:
+        graphs: of the samples.
+        names: the names.
+        call: the arguments of the plan.
+        rows: for each value class of named inputs, an array with its rows.
+
+    Returns:
+        A list of samples, or a tuple of lists if several arguments are mapped. Inputs that are not named are None.
+    """
+    host = {class_id: np.asarray(values) for class_id, values in rows.items()}
+    samples = []
+    for graph, starts in zip(graphs, _starts(graphs), strict=True):
+        named = leaves_named(graph, names, call)
+        described = list(described_leaves(graph.structure))
+        leaves: list[Any] = [None] * len(described)
+        for leaf in named:
+            leaves[leaf] = np.zeros(graph.leaf_shapes[leaf], jax.dtypes.canonicalize_dtype(_dtype(described[leaf])))
+        for leaf, shape, index, class_id, row in _places(graph, named):
+            # A leaf may be read as a whole and row by row: both are added.
+            leaves[leaf].reshape(shape)[index] += host[class_id][starts.get(class_id, 0) + row]
+        samples.append(graph.structure[0].unflatten(leaves))
+    parts = [list(part) for part in zip(*samples, strict=True)]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def pack(graphs: Sequence[Graph], names: Names, call: Arguments, values: Any, rows: dict[int, np.ndarray]) -> None:
+    """Write values for the named inputs into rows: the inverse of `unpack`.
+
+    Args:
+        graphs, names, call: as for `unpack`.
+        values: a list of samples, or a tuple of lists, with a value in the place of each named input.
+        rows: for each value class of named inputs, the array to write into.
+    """
+    parts = [values] if len(call.mapped) == 1 else list(values)
+    if len(parts) != len(call.mapped) or any(part is not None and len(part) != len(graphs) for part in parts):
+        raise PlanError(f"values to pack are like what plan.unpack returns: {len(call.mapped)} lists of {len(graphs)}")
+    for number, (graph, starts) in enumerate(zip(graphs, _starts(graphs), strict=True)):
+        named = leaves_named(graph, names, call)
+        sample = tuple(None if part is None else part[number] for part in parts)
+        given = dict(_by_path(sample, call))
+        for leaf, shape, index, class_id, row in _places(graph, named):
+            path = _paths(graph, call)[leaf]
+            if path not in given or np.shape(given[path]) != graph.leaf_shapes[leaf]:
+                was = np.shape(given[path]) if path in given else "missing"
+                raise PlanError(
+                    f"sample {number}: the value at {'.'.join(path)} has shape {graph.leaf_shapes[leaf]} in the plan, "
+                    f"and is {was} here"
+                )
+            rows[class_id][starts.get(class_id, 0) + row] = np.asarray(given[path]).reshape(shape)[index]
+
+
+def _starts(graphs: Sequence[Graph]) -> Iterator[dict[int, int]]:
+    """For each sample, where its rows of each value class start."""
+    total: dict[int, int] = {}
+    for graph in graphs:
+        yield dict(total)
+        for class_id, count in graph.input_rows.counts.T.tolist():
+            total[class_id] = total.get(class_id, 0) + count
+
+
+def _places(graph: Graph, leaves: Collection[int]) -> Iterator[tuple[int, tuple[int, ...], int, int, int]]:
+    """For each input of some leaves: the leaf, its shape as rows, which of these it is, and its class and row."""
+    for (leaf, depth, index), class_id, row in zip(
+        graph.inputs.tolist(), *graph.input_rows.of_input.tolist(), strict=True
+    ):
+        if leaf in leaves:
+            yield leaf, (-1, *graph.leaf_shapes[leaf][depth:]), index, class_id, row
+
+
+def _paths(graph: Graph, call: Arguments) -> list[tuple[str, ...]]:
+    """The path of each leaf of a sample."""
+    tree, _, numbers, _ = graph.structure
+    found = {leaf: path for path, leaf in _by_path(tree.unflatten(range(len(numbers))), call)}
+    return [found[leaf] for leaf in range(len(numbers))]
+
+
+def _by_path(sample: tuple[Any, ...], call: Arguments) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(sample)[0]:
+        part = call.mapped[path[0].idx]
+        yield (part.name, *map(_key, path[1:])), leaf
+
+
+def _key(entry: Any) -> str:
+    return str(next(getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)))
+
+
+def _contains(path: tuple[str, ...], part: tuple[str, ...]) -> bool:
+    return any(path[start : start + len(part)] == part for start in range(len(path) - len(part) + 1))
+
+
+def _dtype(described: Any) -> Any:
+    """The dtype of a leaf that `describe_leaf` described."""
+    dtype = described[1] if isinstance(described, tuple) else np.result_type(described)
+    return np.dtype(np.void) if compat.is_prng_key(dtype) else dtype
