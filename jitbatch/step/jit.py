@@ -3,7 +3,8 @@
 import functools
 import threading
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -14,10 +15,14 @@ from jitbatch.inspect.report import Report
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.prefetch import Ahead, on_device
 from jitbatch.record.structure import describe_leaf
+from jitbatch.step.agreement import Agreement
 from jitbatch.step.capacity import SavedRoom, StepCapacity
+from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
+from jitbatch.step.processes import Processes
+from jitbatch.step.rows import count_of, filled
 from jitbatch.step.samples import About, Again, Samples, StepTrace, Use, current_step
-from jitbatch.util import compat
+from jitbatch.step.split import Split, split_over
 from jitbatch.util.array_leaves import NUMBERS
 from jitbatch.util.caches import CacheInfo
 from jitbatch.util.errors import ArgumentError
@@ -51,8 +56,8 @@ class Jitted(Generic[P, R]):
     """A compiled step, made by `jitbatch.jit`. It has the signature of the original function."""
 
     def __init__(
-        self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str],
-        jit: Callable[..., Any], options: dict[str, Any],
+        self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str] | None,
+        split: Split | None, jit: Callable[..., Any], options: dict[str, Any],
     ):  # fmt: skip
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
@@ -60,9 +65,13 @@ class Jitted(Generic[P, R]):
         self._parameters = Parameters.of(fun)
         self._places = tuple(map(Place.parse, samples))
         self._pad = pad
-        self._rows = tuple(map(Place.parse, rows))
+        self._rows = tuple(map(Place.parse, rows or ()))
         for place in (*self._places, *self._rows):
             self._parameters.check(place, self._name)
+        self._on_mesh = None if split is None else OnMesh(split, pad, None if rows is None else self._rows)
+        self._processes = None
+        if split is not None and len(split.processes) > 1:
+            self._processes = Processes(self._name, split.processes)
         self._jit = jit
         self._options = options
         self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
@@ -106,7 +115,7 @@ class Jitted(Generic[P, R]):
         arrangement = self._arrangement_for(call)
         if arrangement not in self._arrangements:
             arrangement = self._discovered(call)
-        samples = {place: self._filled(call.at(place))[0] for place in arrangement.places}
+        samples = {place: self._padded(call.at(place))[0] for place in arrangement.places}
         reports = tuple(use.plan(samples, is_alone=True).explain() for use in arrangement.uses)
         if not reports:
             raise ArgumentError(f"{self._name} gives no samples to `.batch`: there is nothing to explain")
@@ -125,7 +134,26 @@ class Jitted(Generic[P, R]):
             An iterator of the same items, with planned samples. Pass them to the step. Before the first call of the
             step, items pass through unchanged. To stop early, close the iterator or use it as a context manager.
         """
+        if self._processes is not None:
+            return Ahead(self._planned_together(minibatches, ahead), 0)
         return Ahead(on_device(map(self._planned, minibatches)), ahead)
+
+    def _planned_together(self, minibatches: Iterable[Any], ahead: int | None) -> Iterator[Any]:
+        """Yields the items of `prefetch` in one of several processes. All do this in the same order of calls: so no
+        item is planned, and no thread begins, before an item is taken with the uses of the step known."""
+        assert self._on_mesh is not None
+        assert self._processes is not None
+        items = iter(minibatches)
+        with self._processes.part() as channel:
+            while not self._arrangements:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                yield item
+            agreement = self._on_mesh.agreement(channel)
+            with Ahead(on_device(self._planned(item, agreement) for item in items), ahead) as planned:
+                yield from planned
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Returns the hits and misses of the step's caches.
@@ -185,14 +213,21 @@ class Jitted(Generic[P, R]):
             args, kwargs: the arguments of the step.
         """
         call = self._parameters.bind(args, kwargs)
+        with nullcontext() if self._processes is None else self._processes.told():
+            return self._call(choose, call)
+
+    def _call(self, choose: Callable[[Any], Any], call: Bound) -> Any:
         arrangement = self._arrangement_for(call)
         self._calls += 1
         for _ in range(MAX_TRACES):
             step = StepTrace(self._name, self._uses, call.arguments)
-            with_handles = self._with_handles(step, arrangement, call)
+            with_handles = self._with_handles(step, arrangement, call, self._agreement())
+            if self._on_mesh is not None:
+                self._on_mesh.settle(step.handles.values())
+            compiled = self._compiled_for(arrangement)
             try:
                 with step:
-                    return with_handles.call(choose(self._compiled_for(arrangement)))
+                    return self._run(with_handles, compiled, choose)
             except Again as again:
                 if again.step is not step:
                     raise
@@ -202,11 +237,28 @@ class Jitted(Generic[P, R]):
             "compiled step does must depend on its arguments alone"
         )
 
+    def _run(self, call: Bound, compiled: Callable[..., Any], choose: Callable[[Any], Any]) -> Any:
+        if self._on_mesh is None:
+            return call.call(choose(compiled))
+        traces = self._traces
+        with self._on_mesh.mesh_set():
+            placed = self._on_mesh.placed(call) if self._jit is jax.jit else call
+            result = placed.call(choose(compiled))
+            if self._processes is not None and self._traces > traces:
+                self._processes.compare(call, lambda: placed.call(compiled.lower).as_text())  # type: ignore[attr-defined]
+        return result
+
+    def _agreement(self) -> Agreement | None:
+        """Returns the agreement for a call that was not planned ahead of time; None in a program of one process."""
+        if self._on_mesh is None or self._processes is None:
+            return None
+        return self._on_mesh.agreement(self._processes.channel)
+
     def _discovered(self, call: Bound) -> Arrangement:
         """Traces the step without compiling it, and returns its arrangement."""
         step = StepTrace(self._name, self._uses, call.arguments, is_complete=False)
         nothing = Arrangement(None, self._places, ())
-        with_handles = self._with_handles(step, nothing, call)
+        with_handles = self._with_handles(step, nothing, call, None)
         try:
             with step:
                 with_handles.call(self._compiled_for(nothing))
@@ -219,15 +271,20 @@ class Jitted(Generic[P, R]):
         """Runs the body of the step under the trace. Raises `Again` if a use has no plan yet."""
         step = current_step()
         assert step is not None
-        step.enter_body(self._parameters.bind(args, kwargs).arguments)
+        call = self._parameters.bind(args, kwargs)
+        if self._on_mesh is not None:
+            call = self._on_mesh.with_real_rows(call)
+        step.enter_body(call.arguments)
         try:
-            result = self.__wrapped__(*args, **kwargs)
+            result = call.call(self.__wrapped__)
         except AttributeError as error:
             if error.name == "mask" and not isinstance(error.obj, Samples):
                 error.add_note('jitbatch: samples have a mask if they are named, as by jitbatch.jit(samples="trees")')
             raise
         if not step.is_complete:
             raise Again(step)
+        if self._on_mesh is not None and not step.met:
+            raise ArgumentError(f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split")
         self._traces += 1
         return result
 
@@ -308,6 +365,8 @@ class Jitted(Generic[P, R]):
 
         Samples are left out. Calls of one kind are expected to have the same uses.
         """
+        if self._on_mesh is not None:
+            call = self._on_mesh.with_given_rows(call)
         for place in places:
             if place.argument in call.arguments:
                 call = call.replaced(place, None)
@@ -316,26 +375,30 @@ class Jitted(Generic[P, R]):
         leaves, tree = jax.tree.flatten({name: one for name, one in call.arguments.items() if name not in static})
         return tree, tuple(map(_kind_of_leaf, leaves)), fixed
 
-    def _with_handles(self, step: StepTrace, arrangement: Arrangement, call: Bound) -> Bound:
+    def _with_handles(
+        self, step: StepTrace, arrangement: Arrangement, call: Bound, agreement: Agreement | None
+    ) -> Bound:
         """Returns the call with handles in place of samples, and rows filled up to the number of samples."""
+        if self._on_mesh is not None and arrangement.uses:  # a first trace, which finds them, is on one device
+            return self._on_mesh.with_handles(step, arrangement.places, arrangement.uses, call, agreement)
         places = [place for place in arrangement.places if place.argument in call.arguments]
         given = {place: call.at(place) for place in places}
-        filled = {place: self._filled(value) for place, value in given.items()}
-        step.samples.update({place: samples for place, (samples, _) in filled.items()})
-        for place, (samples, mask) in filled.items():
+        padded = {place: self._padded(value) for place, value in given.items()}
+        step.samples.update({place: samples for place, (samples, _) in padded.items()})
+        for place, (samples, mask) in padded.items():
             uses = tuple(use for use in arrangement.uses if use.places[0] == place)
-            about = About(place, _count(samples), uses, self._name)
+            about = About(place, count_of(samples), uses, self._name)
             value = given[place]
             if not isinstance(value, Samples) or value._about != about:
-                value = Samples(about, [use.plan(step.samples) for use in uses], mask, samples)
+                value = Samples(about, tuple(use.plan(step.samples) for use in uses), mask, samples)
             step.handles[place] = value
             call = call.replaced(place, value)
         counts = [len(handle) for handle in step.handles.values()]
         for place in self._rows if counts else ():
-            call = call.replaced(place, _with_rows(call.at(place), max(counts), place))
+            call = call.replaced(place, filled(call.at(place), max(counts), str(place)))
         return call
 
-    def _filled(self, samples: Any) -> tuple[Any, Any]:
+    def _padded(self, samples: Any) -> tuple[Any, Any]:
         """Fills samples up to a multiple of `pad` by repeating the last one.
 
         Returns:
@@ -345,11 +408,11 @@ class Jitted(Generic[P, R]):
             return samples._given, samples._mask
         if self._pad is None:
             return samples, None
-        count = _count(samples)
+        count = count_of(samples)
         room = -(-count // self._pad) * self._pad
-        return _with_rows(samples, room, None), np.arange(room) < count
+        return filled(samples, room), np.arange(room) < count
 
-    def _planned(self, item: Any) -> Any:
+    def _planned(self, item: Any, agreement: Agreement | None = None) -> Any:
         """Returns an item of `prefetch` with planned samples."""
         with self._lock:
             arrangement = self._arrangements[0] if self._arrangements else None
@@ -362,7 +425,8 @@ class Jitted(Generic[P, R]):
                 f"samples are {', '.join(map(str, arrangement.places))}. Items are tuples of its last positional "
                 "arguments, or dicts of arguments by name"
             )
-        planned = self._with_handles(StepTrace(self._name, self._uses, call.arguments), arrangement, call).arguments
+        step = StepTrace(self._name, self._uses, call.arguments)
+        planned = self._with_handles(step, arrangement, call, agreement).arguments
         if isinstance(item, tuple):
             return tuple(planned.values())
         return planned if isinstance(item, Mapping) else next(iter(planned.values()))
@@ -375,27 +439,6 @@ class Jitted(Generic[P, R]):
         else:
             named = {arrangement.places[0].argument: item}
         return Bound(self._parameters, (), named)
-
-
-def _count(samples: Any) -> int:
-    """Returns the number of samples in a sequence, an array, or a pytree of arrays."""
-    if isinstance(samples, Sequence) and not hasattr(samples, "_fields"):
-        return len(samples)
-    return np.shape(jax.tree.leaves(samples)[0])[0]
-
-
-def _with_rows(rows: Any, count: int, place: Place | None) -> Any:
-    """Fills a sequence or a pytree of arrays up to `count` rows by repeating the last one."""
-    have = _count(rows)
-    if have == count:
-        return rows
-    if not 0 < have < count:
-        what = "samples" if place is None else str(place)
-        raise ArgumentError(f"{what} cannot be filled up from {have} to {count} rows")
-    if isinstance(rows, Sequence) and not hasattr(rows, "_fields"):
-        return [*rows, *[rows[-1]] * (count - have)]
-    index = np.minimum(np.arange(count), have - 1)
-    return jax.tree.map(lambda leaf: leaf[index] if compat.is_tracer(leaf) else np.asarray(leaf)[index], rows)
 
 
 def _kind_of_leaf(leaf: Any) -> Hashable:
@@ -417,16 +460,19 @@ def _hashable(value: Any) -> Hashable:
 def jit(fun: Callable[P, R], /) -> Jitted[P, R]: ...
 @overload
 def jit(
-    fun: None = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None, rows: str | Sequence[str] = (),
+    fun: None = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
+    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
     jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...  # fmt: skip
 @overload
 def jit(
-    fun: Callable[P, R], /, *, samples: str | Sequence[str] = (), pad: int | None = None, rows: str | Sequence[str] =
-    (), jit: Callable[..., Any] = jax.jit, **options: Any,
+    fun: Callable[P, R], /, *, samples: str | Sequence[str] = (), pad: int | None = None,
+    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Jitted[P, R]: ...  # fmt: skip
 def jit(
-    fun: Any = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None, rows: str | Sequence[str] = (),
+    fun: Any = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
+    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
     jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Any:  # fmt: skip
     """`jax.jit` for functions that batch samples of any shapes.
@@ -442,7 +488,13 @@ def jit(
             default, a first trace finds the arguments that the body passes to `.batch`.
         pad: fill the samples up to a multiple of this number by repeating the last one; `trees.mask` is False for the
             repeated ones. A smaller last minibatch then needs no program of its own. Needs `samples`.
-        rows: the arguments with one row per sample, such as labels. They are filled up in the same way.
+        rows: the arguments with one row per sample, such as labels. `pad` fills them up in the same way. On a mesh they
+            are split as samples are; there the default is each argument that is a NumPy array, or a pytree of them,
+            with as many rows as there are samples.
+        mesh: run the step on this mesh. The samples of a call are split over its devices; all other arrays that are not
+            on the mesh are replicated. The body is the same as on one device, and sees all samples. In a program of
+            several processes (`jax.distributed`), each process calls the step with samples of its own.
+        axis: the axis of the mesh that samples are split over; its only axis by default.
         jit: the compiling transformation: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
         options: options of `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
             donated.
@@ -467,11 +519,17 @@ def jit(
         raise ArgumentError(f"pad={pad!r} is not a positive number of samples")
     if pad is not None and not samples:
         raise ArgumentError(f'pad={pad} fills samples up: name them, jitbatch.jit(samples="...", pad={pad})')
-    names, row_names = ([one] if isinstance(one, str) else list(one) for one in (samples, rows))
+    names = [samples] if isinstance(samples, str) else samples
+    row_names = [rows] if isinstance(rows, str) else rows
+    if axis is not None and mesh is None:
+        raise ArgumentError(
+            f"axis={axis!r} is an axis of a mesh: give the mesh, jitbatch.jit(mesh=mesh, axis={axis!r})"
+        )
+    split = None if mesh is None else split_over(mesh, axis)
 
     def decorate(fun: Callable[P, R]) -> Jitted[P, R]:
         if not callable(fun):
             raise ArgumentError(f"jitbatch.jit compiles functions, got {fun!r}")
-        return Jitted(fun, names, pad, row_names, jit, options)
+        return Jitted(fun, names, pad, row_names, split, jit, options)
 
     return decorate if fun is None else decorate(fun)

@@ -1,5 +1,6 @@
 """Samples inside `jitbatch.jit`: handles in place of arguments, and the trace that finds their uses."""
 
+import sys
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,11 +9,15 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 
+from jitbatch.plan.capacity import Capacity
+from jitbatch.plan.compiles import trial
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.rooms import Room, Rooms
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.shared_arguments import SharedArguments
+from jitbatch.step.buffers import Buffers
 from jitbatch.step.places import Place, find
+from jitbatch.step.split import Parts, Run
 from jitbatch.util import compat
 from jitbatch.util.errors import ArgumentError
 from jitbatch.util.sites import describe_function
@@ -30,8 +35,8 @@ class Use:
         arguments: the arguments of the call, with the `Place`s of the samples in place of mapped arguments.
         shared: its shared arguments, without their values.
         name: the name of the use. A step has the same names in every process.
-        saved: the rooms of an earlier run, by the number of samples.
-        rooms: the rooms of its plans, by the number of samples.
+        saved: the rooms of an earlier run, by the number of samples of a shard.
+        rooms: the rooms of its plans, by the number of samples of a shard.
     """
 
     function: Any
@@ -50,16 +55,42 @@ class Use:
         """A key that is equal for equal uses."""
         return self.function, self.arguments.layout, self.arguments.axes, self.places, self.shared.key
 
-    def plan(self, samples: Mapping[Place, Any], is_alone: bool = False) -> Plan:
+    def plan(self, samples: Mapping[Place, Any], is_alone: bool = False, shards: int | None = None) -> Plan:
         """Plans samples.
 
         Args:
             samples: the samples at each place.
             is_alone: take the sizes of these samples alone, instead of a room of this use.
+            shards: the number of shards, or None.
         """
         given = [samples[place] for place in self.places]
         rooms = None if is_alone else self._rooms_for
-        return self.function._planner.plan_use(self.arguments, self.shared, given, rooms)
+        return self.function._planner.plan_use(self.arguments, self.shared, given, rooms, shards)
+
+    def plan_like(
+        self, samples: Mapping[Place, Any], like: Plan | Capacity | None, shards: int, has_headroom: bool
+    ) -> tuple[Plan, bool]:
+        """Plans samples with at least the sizes of `like`.
+
+        Args:
+            samples: the samples at each place.
+            like: a plan or a capacity, or None.
+            shards: the number of shards.
+            has_headroom: whether sizes that are larger than those of `like` have headroom.
+
+        Returns:
+            The plan, and whether it is for the program of the plan `like`.
+        """
+        rooms = Rooms(True, () if like is None else [Room(like, sys.maxsize)])
+        given = [samples[place] for place in self.places]
+        own = (lambda _: rooms) if has_headroom else None
+        plan = self.function._planner.plan_use(self.arguments, self.shared, given, own, shards, like)
+        return plan, isinstance(like, Plan) and plan.static is like.static
+
+    def settle(self, count: int, plan: Plan) -> None:
+        """Replaces the rooms for a number of samples by the one that processes have agreed on."""
+        nodes = sum(room for _, room in plan.static.capacity.nodes)
+        self._rooms_for(count).settle(Room(replace(plan, graphs=()), nodes))
 
     def _rooms_for(self, count: int) -> Rooms:
         rooms = self.rooms.get(count)
@@ -72,12 +103,20 @@ class Use:
 
 @dataclass(frozen=True)
 class About:
-    """The static part of a `Samples` handle: the samples' place, number and uses, and the name of the step."""
+    """The static part of a `Samples` handle.
+
+    Attributes:
+        place, count: the place and number of the samples.
+        uses: their uses.
+        step: the name of the step.
+        parts: on a mesh, the samples of each shard; otherwise None.
+    """
 
     place: Place
     count: int
     uses: tuple[Use, ...]
     step: str
+    parts: Parts | None = None
 
 
 @jax.tree_util.register_pytree_node_class
@@ -88,11 +127,14 @@ class Samples:
     everything else before the step is called: the compiled step gets plans in place of samples.
     """
 
-    def __init__(self, about: About, plans: Sequence[Plan], mask: Any = None, given: Any = None):
+    def __init__(
+        self, about: About, plans: tuple[Plan, ...] | Buffers, mask: Any = None, given: Any = None, terms: Any = None
+    ):
         self._about = about
-        self._plans = tuple(plans)
+        self._plans = plans  # on a mesh, in buffers
         self._mask = mask
         self._given = given  # the samples themselves; the body has no access to them
+        self._terms = terms  # what several processes have agreed on (see `step/agreement`)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], About]:
         return (self._plans, self._mask), self._about
@@ -175,8 +217,18 @@ class StepTrace:
         """Stores the arguments of the body, which are tracers and handles."""
         self._traced = arguments
 
-    def plan(self, function: Any, arguments: Arguments) -> Plan | None:
-        """Returns the plan for a call of `.batch`, or None if its arguments are not samples of this step."""
+    def batch(self, function: Any, arguments: Arguments, run: Run, leaves: Sequence[Any]) -> Any:
+        """Runs a call of `.batch` on samples of this step.
+
+        Args:
+            function: the decorated function.
+            arguments: the arguments of the call.
+            run: runs a plan.
+            leaves: the leaves of the shared arguments.
+
+        Returns:
+            The outputs, or None if the arguments are not samples of this step.
+        """
         places = [self._place(part.value) for part in arguments.mapped]
         if all(place is None for place in places):
             return None
@@ -188,28 +240,37 @@ class StepTrace:
                     "the step runs: compute this before the step is called, and pass it as an argument"
                 )
         remaining = iter(places)
-        parts = [replace(part, value=None if part.axis is None else next(remaining)) for part in arguments.parts]
-        use = Use(function, replace(arguments, parts=parts), SharedArguments(arguments.shared).without_values())
+        parts = [part._replace(value=None if part.axis is None else next(remaining)) for part in arguments.parts]
+        use = Use(function, arguments._replace(parts=parts), SharedArguments(arguments.shared).without_values())
         use = self.met.setdefault(use.key, self._known.get(use.key, use))
-        plan = self._held(use, arguments.mapped[0].value)
-        if plan is None:
-            self.is_complete = False
-            with jax.ensure_compile_time_eval():  # JAX splits an array of samples
-                plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
-        return plan
+        samples = arguments.mapped[0].value
+        parts = samples._about.parts if isinstance(samples, Samples) else None
+        if parts is not None and function._planner.options.out == "list":
+            raise ArgumentError(
+                f'{describe_function(function.__wrapped__)} has out="list", but on a mesh the results of all samples '
+                'are arrays: use out="stack" or out="ragged"'
+            )
+        if isinstance(samples, Samples) and use in samples._about.uses:
+            self._check(samples)
+            index = samples._about.uses.index(use)
+            if isinstance(samples._plans, Buffers):
+                assert parts is not None
+                return parts.split.run(run, samples._plans, index, leaves, parts)
+            return run(samples._plans[index], leaves)
+        self.is_complete = False
+        with jax.ensure_compile_time_eval():  # JAX splits an array of samples
+            plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
+        with trial():  # the step is traced again, with plans for the samples
+            outputs = run(plan, leaves)
+        return outputs if parts is None else parts.repeated(outputs)
 
-    def _held(self, use: Use, samples: Any) -> Plan | None:
-        """Returns the plan for a use in a `Samples` handle, or None."""
-        if not isinstance(samples, Samples) or use not in samples._about.uses:
-            return None
-        at = samples._about.uses.index(use)
-        plan, given = samples._plans[at], self.handles[samples._about.place]._plans[at]
-        if _leaf_types(plan) != _leaf_types(given):
+    def _check(self, samples: Samples) -> None:
+        """Raises `ArgumentError` if a handle is not what the step was called with."""
+        if _leaf_types(samples._plans) != _leaf_types(self.handles[samples._about.place]._plans):
             raise ArgumentError(
                 f"the argument {samples._about.place} of {self.name} was changed in the body of the step, by "
                 "`jax.vmap`, `jax.tree.map` or the like. In there its leaves are those of plans, not of samples"
             )
-        return plan
 
     def _samples(self, place: Place) -> Any:
         return self.samples[place] if place in self.samples else place.of(self.arguments[place.argument])
@@ -242,8 +303,8 @@ class StepTrace:
         return None
 
 
-def _leaf_types(plan: Plan) -> list[Any]:
-    return [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(plan)]
+def _leaf_types(plans: tuple[Plan, ...] | Buffers) -> list[Any]:
+    return [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(plans)]
 
 
 _local = threading.local()

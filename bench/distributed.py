@@ -1,0 +1,93 @@
+"""What several processes cost: agreeing, and a step, on 1, 2 and 4 processes of this machine.
+
+    python bench/distributed.py [--processes 1 2 4] [--rounds 100]
+
+The processes share the cores, so the figures are overhead, not speed-up. `agree` is a round in which nobody says
+anything; `say` one in which each process says a capacity, and all unite them; `step` is a small step on small trees.
+"""
+
+import argparse
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+
+
+def clocked(run: Callable[[], object], rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(times[rounds // 10 :])
+
+
+def measure(process: int, processes: int, address: str, rounds: int) -> None:
+    """One of the processes. Process 0 prints."""
+    jax.distributed.initialize(address, processes, process, coordinator_bind_address=address)
+    import jax.numpy as jnp
+
+    import jitbatch
+    from jitbatch.plan.capacity import Capacity
+    from jitbatch.step.channel import Channel, Message
+
+    @jitbatch.jitbatch
+    def node(params, left, right):
+        return jnp.tanh(left @ params + right @ params)
+
+    @jitbatch.jitbatch
+    def encode(params, tree):
+        return node(params, *(encode(params, t) for t in tree)) if isinstance(tree, tuple) else params[tree]
+
+    params = jnp.ones((16, 16)) / 16
+    trees = [((1, 2), (3, (4, number % 16))) for number in range(32)]
+    text = encode.plan(params, trees).capacity.to_json()
+    channel = Channel(range(processes), {})
+
+    def say() -> None:
+        said = channel.exchange(Message({"capacity": text}))
+        found = [Capacity.from_json(content["capacity"]) for content in said.values()]
+        for one in found[1:]:
+            found[0] = found[0] | one
+
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+
+    @jitbatch.jit(mesh=mesh, samples="trees")
+    def step(params, trees):
+        return params - 1e-3 * jax.grad(lambda p: encode.batch(p, trees).sum())(params)
+
+    agree = clocked(lambda: channel.exchange(None), rounds)
+    saying = clocked(say, rounds)
+    time_of_step = clocked(lambda: jax.block_until_ready(step(params, trees)), rounds)
+    if process == 0:
+        times = "  ".join(f"{one:8.2f} ms" for one in (agree, saying, time_of_step))
+        print(f"{processes:9}  {times}   {len(text):,} bytes", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # process, processes, address
+    options = parser.parse_args()
+    if options.one:
+        process, processes, address = options.one
+        measure(int(process), int(processes), address, options.rounds)
+        return
+    print("processes      agree          say         step    a capacity", flush=True)
+    for count in options.processes:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        own = [sys.executable, __file__, "--rounds", str(options.rounds), "--one"]
+        running = [subprocess.Popen([*own, str(number), str(count), address]) for number in range(count)]
+        for one in running:
+            one.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Rounds of messages between the processes of a program, through the coordination service of `jax.distributed`.
+
+In a round, each process says something or nothing, waits for all others, and reads what they said. No device takes
+part, so a round may run in a planning thread beside a step. If no process says anything, a round is one barrier and one
+read of an empty folder. Messages are JSON.
+"""
+
+import itertools
+import json
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import jax
+
+from jitbatch._version import __version__
+from jitbatch.util import compat
+from jitbatch.util.errors import ProcessError
+
+SECONDS = 1800.0
+"""The time that a process waits for others. It is long, since others may compile, evaluate or write a checkpoint; a
+process that died is noticed earlier, by its heartbeat."""
+
+_numbers = itertools.count()
+
+
+class Message(NamedTuple):
+    """What a process says in a round.
+
+    Attributes:
+        content: data, for the caller.
+        error: the text of an exception; "" without one.
+        is_last: whether the process has left the channel.
+    """
+
+    content: Mapping[str, Any]
+    error: str = ""
+    is_last: bool = False
+
+
+class Channel:
+    """A sequence of rounds.
+
+    Args:
+        processes: the processes that take part.
+        about: what must be equal in all processes, by name. It travels with each message.
+        name: the name of the channel. By default it is a number: all processes make their channels in one order.
+    """
+
+    def __init__(self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None):
+        self.processes = tuple(processes)
+        self.about = {
+            "jitbatch": __version__,
+            "jax": jax.__version__,
+            "floats": str(jax.dtypes.canonicalize_dtype(float)),
+            **about,
+        }
+        self._name = f"jitbatch/{next(_numbers)}" if name is None else name
+        self._me = jax.process_index()
+        self._parts = itertools.count()
+        self._round = 0
+        self._said: str | None = None  # the key of what this process said in the round before
+        self._problem: str | None = None
+
+    def part(self) -> "Channel":
+        """Returns a channel of its own for the same processes."""
+        return Channel(self.processes, self.about, f"{self._name}/{next(self._parts)}")
+
+    def exchange(self, message: Message | None) -> dict[int, Mapping[str, Any]]:
+        """Runs a round.
+
+        Args:
+            message: what this process says, or None.
+
+        Returns:
+            What the processes said, by process.
+
+        Raises:
+            ProcessError: a process said an error, has left, differs in `about`, or does not answer.
+        """
+        if self._problem is not None:
+            raise ProcessError(self._problem)
+        try:
+            return self._exchange(message)
+        except ProcessError as error:
+            self._problem = str(error)
+            raise
+
+    def _exchange(self, message: Message | None) -> dict[int, Mapping[str, Any]]:
+        found = {process: json.loads(text) for process, text in sorted(self._run(message).items())}
+        errors = {process: one["error"] for process, one in found.items() if one["error"]}
+        for process, text in errors.items():
+            raise ProcessError(f"process {process} of {jax.process_count()} has failed: {text}")
+        for process, one in found.items():
+            self._check_about(process, one["about"])
+        left = [process for process, one in found.items() if one["is_last"]]
+        if left and len(left) < len(self.processes):
+            others = sorted(set(self.processes) - set(left))
+            raise ProcessError(
+                f"there are no more minibatches on {_named(left)}, unlike on {_named(others)}. All processes must go "
+                "through as many minibatches: `jitbatch.data.local` gives each its part of one list, which may be empty"
+            )
+        return {process: one["content"] for process, one in found.items()}
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Tells the others, in their next round, that this process takes no more part, and does not wait for them."""
+        if self._problem is not None:
+            return
+        message = Message({}, described(error) if error else "", True)
+        self._problem = "this process has left a sequence of minibatches, which other processes may be at"
+
+        def tell() -> None:
+            with suppress(Exception):  # nobody is there to hear it
+                self._run(message)
+
+        threading.Thread(target=tell, name="jitbatch-leaves", daemon=True).start()
+
+    def _run(self, message: Message | None) -> dict[int, str]:
+        self._round += 1
+        folder = f"{self._name}/{self._round}/"
+        key = f"{folder}{self._me}"
+        if message is not None:
+            compat.send(key, json.dumps({"about": self.about, **message._asdict()}))
+        try:
+            compat.wait_for_processes(self._name, SECONDS, self.processes)
+        except jax.errors.JaxRuntimeError as error:
+            raise ProcessError(_failure(str(error))) from error
+        if self._said is not None:
+            compat.forget(self._said)  # all have read it: they have come to this round
+        self._said = None if message is None else key
+        return {int(process): text for process, text in compat.received(folder).items()}
+
+    def _check_about(self, process: int, about: Mapping[str, str]) -> None:
+        for name in (*self.about, *about):
+            own, other = self.about.get(name), about.get(name)
+            if own != other:
+                raise ProcessError(
+                    f"process {process} differs from process {self._me} in {name}: {other}, not {own}. All "
+                    "processes must run the same code on the same versions, with the same dtypes"
+                )
+
+
+def described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def _named(processes: Sequence[int]) -> str:
+    """
+    >>> _named([1]), _named([0, 2])
+    ('process 1', 'processes 0, 2')
+    """
+    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+
+
+def _failure(text: str) -> str:
+    """Returns what a barrier's error means. jax 0.10 names processes as tasks.
+
+    >>> _failure("Barrier timed out. Some timed out task names:\\n1\\n")[:46]
+    'process 1 of 1 has not come to this point with'
+    >>> _failure("task is set to ERROR: Task 1 heartbeat timeout.")[:27]
+    'process 1 of 1 has ended: i'
+    """
+    total = jax.process_count()
+    late = re.findall(r"(?<=\n)\d+", text.partition("timed out task names:")[2])
+    if late:
+        return (
+            f"{_named(list(map(int, late)))} of {total} has not come to this point within {SECONDS:.0f} seconds. All "
+            "processes must call the same steps as often, in the same order"
+        )
+    dead = sorted({int(number) for number in re.findall(r"[Tt]ask:? ?(\d+)", text)} - {jax.process_index()})
+    found = f"{_named(dead)} of {total}" if dead else "process 0, which holds the coordination service,"
+    return f"{found} has ended: it was killed, or failed; its own messages say why. Start all processes again ({text})"

@@ -1,0 +1,165 @@
+"""A step on a mesh: global arrays in place of samples and rows (see `step/split` and `jitbatch.jit`)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import get_abstract_mesh
+
+from jitbatch.step.agreement import Agreement, Planned, Terms
+from jitbatch.step.channel import Channel
+from jitbatch.step.places import Bound, Place
+from jitbatch.step.rows import count_of, filled
+from jitbatch.step.samples import About, Samples, StepTrace, Use
+from jitbatch.step.split import Parts, Rows, Split, put_plans
+from jitbatch.util.errors import ArgumentError
+
+
+class OnMesh:
+    """Puts the samples and rows of a step's calls on a mesh.
+
+    Args:
+        split: the axis of the mesh.
+        pad: as for `jitbatch.jit`.
+        rows: the arguments with one row per sample; None to find them (see `_is_rows`).
+    """
+
+    def __init__(self, split: Split, pad: int | None, rows: Sequence[Place] | None):
+        self.split = split
+        self._pad = pad
+        self._rows = rows
+        self._terms = Terms()
+
+    def agreement(self, channel: Channel) -> Agreement:
+        """Returns an agreement for a sequence of minibatches, which begins with the newest terms."""
+        return Agreement(channel, self._terms, self._parts)
+
+    def with_handles(
+        self, step: StepTrace, places: Sequence[Place], uses: Sequence[Use], call: Bound, agreement: Agreement | None
+    ) -> Bound:
+        """Returns the call with `Samples` in place of samples, and `Rows` in place of rows.
+
+        Args:
+            step: the trace of the step.
+            places, uses: the places of the samples, and their uses.
+            call: the call.
+            agreement: the agreement with other processes; None if there are none.
+        """
+        given: dict[Place, Any] = {place: call.at(place) for place in places if place.argument in call.arguments}
+        known = {place: value._given if isinstance(value, Samples) else value for place, value in given.items()}
+        step.samples.update(known)
+        own = {place: tuple(use for use in uses if use.places[0] == place) for place in given}
+        if not all(isinstance(value, Samples) and value._about.uses == own[place] for place, value in given.items()):
+            given = self._planned(step.name, known, own, agreement)
+        for place, handle in given.items():
+            step.handles[place] = handle
+            call = call.replaced(place, handle)
+        return self._with_rows(call, {place: handle._about.parts for place, handle in given.items()}, known)
+
+    def settle(self, handles: Iterable[Samples]) -> None:
+        """Makes the terms of a call those of the step. All processes come here in the order of their calls."""
+        for handle in handles:
+            about, terms = handle._about, handle._terms
+            if terms is not None and about.parts is not None:
+                self._terms = terms
+                for use in about.uses:
+                    use.settle(about.parts.size, terms.rooms[use.name, about.parts.size])
+
+    def mesh_set(self) -> AbstractContextManager[Any]:
+        """A context for calls of the compiled step: with the step's mesh, if there is another."""
+        return nullcontext() if get_abstract_mesh().empty else jax.set_mesh(self.split.mesh)
+
+    def placed(self, call: Bound) -> Bound:
+        """Returns the call with all arrays on the mesh."""
+        return call._replace(arguments={n: self.split.replicated(value) for n, value in call.arguments.items()})
+
+    def with_real_rows(self, call: Bound) -> Bound:
+        """Returns the call with arrays in place of `Rows`, without rows of padding."""
+        return self._without(call, Rows.real)
+
+    def with_given_rows(self, call: Bound) -> Bound:
+        """Returns the call with the rows of this process in place of `Rows`."""
+        return self._without(call, lambda rows: rows.given)
+
+    def _without(self, call: Bound, replacement: Callable[[Rows], Any]) -> Bound:
+        places = [Place(name) for name in call.arguments] if self._rows is None else self._rows
+        for place in places:
+            value = call.at(place) if place.argument in call.arguments else None
+            if isinstance(value, Rows):
+                call = call.replaced(place, replacement(value))
+        return call
+
+    def _planned(
+        self, name: str, samples: Mapping[Place, Any], uses: Mapping[Place, tuple[Use, ...]],
+        agreement: Agreement | None,
+    ) -> dict[Place, Samples]:  # fmt: skip
+        if agreement is None:
+            parts = {place: self._parts((count_of(value),)) for place, value in samples.items()}
+            full = {place: filled(value, parts[place].local_rows) for place, value in samples.items()}
+            plans = {place: [use.plan(full, shards=len(self.split.mine)) for use in uses[place]] for place in samples}
+            found = Planned(parts, plans, None)
+        else:
+            found = agreement.plan(samples, uses)
+        return {place: self._handle(name, place, uses[place], found, samples[place]) for place in samples}
+
+    def _handle(self, name: str, place: Place, uses: tuple[Use, ...], planned: Planned, samples: Any) -> Samples:
+        parts, mask = planned.parts[place], None
+        if self._pad is not None:
+            mask = self.split.put(np.arange(parts.local_rows) < count_of(samples))
+        about = About(place, parts.count, uses, name, parts)
+        return Samples(about, put_plans(planned.plans[place], self.split), mask, samples, planned.terms)
+
+    def _parts(self, counts: tuple[int, ...]) -> Parts:
+        """Returns the parts of samples, from the number of samples of each process."""
+        split = self.split
+        shards = [len(split.positions_of(process)) for process in split.processes]
+        size = max(-(-count // own) for count, own in zip(counts, shards, strict=True))
+        if self._pad is None:
+            return Parts(split, size, counts)
+        least = -(-self._pad // split.shards)
+        return Parts(split, -(-size // least) * least, None)
+
+    def _with_rows(self, call: Bound, parts: Mapping[Place, Parts], samples: Mapping[Place, Any]) -> Bound:
+        """Returns the call with rows on the mesh, and everything else replicated."""
+        counts = {count_of(value): parts[place] for place, value in samples.items()}
+        for place in self._row_places(call, counts):
+            value = call.at(place)
+            rows = value.given if isinstance(value, Rows) else value
+            found = counts.get(count_of(rows))
+            if found is None:
+                raise ArgumentError(
+                    f"{place} has {count_of(rows)} rows, but there are {' and '.join(map(str, counts))} samples"
+                )
+            if any(other != found for at, other in parts.items() if count_of(samples[at]) == count_of(rows)):
+                raise ArgumentError(
+                    f"{place} has as many rows as several arguments have samples, which are split in different ways. "
+                    "Pass rows and their samples as one argument: a list of pairs"
+                )
+            if not isinstance(value, Rows) or value.parts != found:
+                call = call.replaced(place, Rows(self._put_rows(rows, found, place), found, rows))
+        return call
+
+    def _row_places(self, call: Bound, counts: Mapping[int, Parts]) -> list[Place]:
+        if self._rows is not None:
+            return [place for place in self._rows if place.argument in call.arguments]
+        return [Place(name) for name, value in call.arguments.items() if _is_rows(value, counts)]
+
+    def _put_rows(self, rows: Any, parts: Parts, place: Place) -> Any:
+        rows = jax.tree.map(np.asarray, rows)
+        if count_of(rows):
+            full = filled(rows, parts.local_rows, str(place))
+        else:
+            full = jax.tree.map(lambda leaf: np.zeros((parts.local_rows, *leaf.shape[1:]), leaf.dtype), rows)
+        return jax.tree.map(self.split.put, full)
+
+
+def _is_rows(value: Any, counts: Mapping[int, Parts]) -> bool:
+    """Whether an argument is taken for rows: all its leaves are NumPy arrays with one row per sample."""
+    if isinstance(value, Rows):
+        return True
+    leaves = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Samples))
+    return bool(leaves) and all(
+        isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) in counts for leaf in leaves
+    )

@@ -1,0 +1,84 @@
+"""The processes of a step on a mesh that belongs to several (`jax.distributed`)."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+
+from jitbatch.step.channel import Channel, Message
+from jitbatch.step.places import Bound
+from jitbatch.util import compat
+from jitbatch.util.errors import ProcessError
+
+
+class Processes:
+    """The other processes of a step.
+
+    Attributes:
+        channel: the channel for calls that were not planned ahead of time.
+    """
+
+    def __init__(self, step: str, processes: Sequence[int]):
+        self.channel = Channel(processes, {"the step": step})
+
+    @contextmanager
+    def part(self) -> Iterator[Channel]:
+        """A channel for a sequence of minibatches. The other processes hear how it ends here."""
+        channel = self.channel.part()
+        try:
+            yield channel
+        except GeneratorExit:
+            channel.leave()
+            raise
+        except BaseException as error:
+            channel.leave(error)
+            raise
+        channel.exchange(Message({}, is_last=True))
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """A context that tells the other processes of an exception in it."""
+        try:
+            yield
+        except BaseException as error:
+            self.channel.leave(error)
+            raise
+
+    def compare(self, call: Bound, program: Callable[[], str]) -> None:
+        """Compares a new program, and the arrays that it is called with first, in all processes.
+
+        Raises:
+            ProcessError: in all processes, if they differ.
+        """
+        own = {"program": _digest([program().encode()]), "arguments": _digest(_contents(call))}
+        said = self.channel.exchange(Message(own))
+        for name in own:
+            different = [process for process, content in said.items() if content[name] != said[min(said)][name]]
+            if different:
+                raise ProcessError(_DIFFERENCES[name].format(different[0], min(said)))
+
+
+_DIFFERENCES = {
+    "program": "process {} has compiled another program than process {}. All processes must run the same code",
+    "arguments": "process {} was called with other arrays than process {}. Parameters must be equal in all processes; "
+    "arrays with one row per sample are NumPy arrays, or named: jitbatch.jit(rows=...)",
+}
+
+
+def _contents(call: Bound) -> Iterator[bytes]:
+    """Yields the bytes of arrays that are not on the mesh yet, and become replicated."""
+    for name, value in call.arguments.items():
+        for leaf in jax.tree.leaves(value):
+            if isinstance(leaf, jax.Array) and leaf.is_fully_addressable:
+                array = jax.random.key_data(leaf) if compat.is_prng_key(leaf.dtype) else leaf
+                yield f"{name} {leaf.dtype} {leaf.shape}".encode()
+                yield np.asarray(array).tobytes()
+
+
+def _digest(parts: Iterator[bytes] | Sequence[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
