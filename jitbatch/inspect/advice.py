@@ -11,6 +11,7 @@ import numpy as np
 
 from jitbatch.execute.memory import Memory
 from jitbatch.inspect.report import Advice, CellReport
+from jitbatch.inspect.verdict import is_narrow
 from jitbatch.ir.cell import array_key, param_key
 from jitbatch.ir.sources import Operand, Operation
 from jitbatch.ir.tables import ROW, SharedArray, SharedLeaf
@@ -20,9 +21,6 @@ from jitbatch.util.malloc import remedy
 
 if TYPE_CHECKING:
     from jitbatch.inspect.explain import Group
-
-SMALL = 4
-"""The mean width below which a cell gets advice."""
 
 WASTE = 0.5
 """The fraction of padding above which a plan gets advice."""
@@ -83,17 +81,30 @@ def _families(groups: "Sequence[Group]") -> "dict[tuple[str, str], list[Group]]"
     for group in groups:
         if not group.source.is_part:  # the cells of one call differ because they are its parts
             families.setdefault((group.source.name, group.source.where), []).append(group)
+    families = {family: _alike(some) for family, some in families.items()}
     return {family: some for family, some in families.items() if len(some) > 1 and not some[0].cell.is_variadic}
+
+
+def _alike(groups: "list[Group]") -> "list[Group]":
+    """Returns the groups without pieces: bare operations that share no operation with the others of their line."""
+    names = [set(_operation_names(group)) for group in groups]
+    return [
+        group
+        for at, group in enumerate(groups)
+        if not group.source.is_bare or any(names[at] & other for place, other in enumerate(names) if place != at)
+    ]
 
 
 def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...], str]:
     """Returns, by the kinds of a type, its difference from the other types of its function."""
-    told: dict[tuple[int, ...], str] = {}
+    told: dict[tuple[int, ...], list[str]] = {}
     for members in _families([group for group in groups if group.calls != 0]).values():
         for one, other, (_, what, sides, _) in _compared(members, static):
-            told.setdefault(one.kinds, what.format(sides[0]))
-            told[other.kinds] = what.format(sides[1])
-    return told
+            for group, side in ((one, sides[0]), (other, sides[1])):
+                of_group = told.setdefault(group.kinds, [])
+                if (text := what.format(side)) not in of_group:
+                    of_group.append(text)
+    return {kinds: "; ".join(texts[:2]) for kinds, texts in told.items()}
 
 
 def _compared(members: "Sequence[Group]", static: Any) -> "Iterator[tuple[Group, Group, Difference]]":
@@ -295,12 +306,12 @@ def _of_keys(group: "Group", cells: Sequence[CellReport]) -> Iterator[Advice]:
 
 def _of_width(cell: CellReport, samples: int) -> Iterator[Advice]:
     main = cell.main
-    if main.distinct < 2 or main.mean_width >= min(SMALL, samples / 2):
+    if not is_narrow(main, samples):
         return
     if main.steps > main.least_steps:
         why = (
-            f"{main.least_steps} steps would do: another policy may find them (policy='agenda' or 'depth'), and a "
-            "larger minibatch makes every step wider"
+            f"{main.least_steps} steps would do if its calls waited for no other type: another policy may find fewer "
+            "(the line `policy` below counts), and a larger minibatch makes every step wider"
         )
     else:
         why = (

@@ -15,6 +15,7 @@ from jitbatch.batch.problem import Problem
 from jitbatch.ir.ranks import find_ranks
 from jitbatch.ir.tables import Kind
 from jitbatch.plan.plan import Plan
+from jitbatch.schedule.policies import Policy
 
 
 @dataclass(frozen=True)
@@ -85,18 +86,56 @@ class Executed:
     @cached_property
     def problem(self) -> Problem:
         """The scheduling problem of these nodes."""
-        level = np.zeros(len(self.node_type), np.int64)
-        for node, reads in enumerate(self.reads):
-            if len(reads):
-                level[node] = level[reads].max() + 1
-        return Problem(self.node_type, level, self.reader, self.read)
+        return self._problem_of(np.arange(len(self.node_type)))
+
+    @cached_property
+    def step_numbers(self) -> list[int]:
+        """The step that each launch belongs to: the launches of one type in one column are one step."""
+        numbers: dict[tuple[int, int], int] = {}
+        return [numbers.setdefault((step.column, step.type), len(numbers)) for step in self.steps]
+
+    def steps_by(self, policy: Policy, only_loops: bool) -> int:
+        """Returns the number of steps of this batch under a policy.
+
+        Args:
+            policy: the policy.
+            only_loops: whether the executor asks policies about the nodes of each loop only. It runs each other type in
+                one step.
+        """
+        if not only_loops:
+            return _count(policy, self.problem)
+        column = np.array([step.column for step in self.steps], np.int64)[self.node_step]
+        phase = np.array([column.phase for column in self.columns], np.int64)[column]
+        loops = {column.phase for column in self.columns if column.round is not None}
+        steps = 0
+        for number in {column.phase for column in self.columns}:
+            nodes = np.flatnonzero(phase == number)
+            steps += _count(policy, self._problem_of(nodes)) if number in loops else len(set(self.node_type[nodes]))
+        return steps
+
+    def _problem_of(self, nodes: np.ndarray) -> Problem:
+        """Returns the scheduling problem of some nodes. What they read of other nodes is known before they run."""
+        place = np.full(len(self.node_type), -1, np.int64)
+        place[nodes] = np.arange(len(nodes))
+        inside = (place[self.reader] >= 0) & (place[self.read] >= 0)
+        level = np.zeros(len(nodes), np.int64)
+        for number, node in enumerate(nodes):
+            read = place[self.reads[node]]
+            if (read >= 0).any():
+                level[number] = level[read[read >= 0]].max() + 1
+        _, types = np.unique(self.node_type[nodes], return_inverse=True)
+        return Problem(types.astype(np.int64), level, place[self.reader[inside]], place[self.read[inside]])
 
     @cached_property
     def least_steps(self) -> list[int]:
         """The least number of steps of any schedule, for each type (see `ir/ranks`)."""
         problem = self.problem
-        rank = find_ranks(problem.type, problem.level, problem.reader, problem.read)
-        return [int(rank[problem.type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
+        rank = find_ranks(self.node_type, problem.level, problem.reader, problem.read)
+        return [int(rank[self.node_type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
+
+
+def _count(policy: Policy, problem: Problem) -> int:
+    return int(policy.assign(problem).max(initial=-1)) + 1
 
 
 def read_back(plan: Plan) -> Executed:

@@ -83,7 +83,15 @@ def explain_plan(
         cells=_numbered(cells),
         columns=tuple(ColumnReport(*column) for column in executed.columns),
         step_list=tuple(
-            StepReport(*part_of[step.type], step.column, step.count, step.width, users[number], step_seconds[number])
+            StepReport(
+                *part_of[step.type],
+                executed.step_numbers[number],
+                step.column,
+                step.count,
+                step.width,
+                users[number],
+                step_seconds[number],
+            )
             for number, step in enumerate(executed.steps)
         ),
         sample=drawn,
@@ -125,7 +133,7 @@ def _explain_each(plan: Plan, times: Times) -> Report:
     for number, count in enumerate(structures.values()):
         part = PartReport("", count, count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples, 0.0)
         cells.append(CellReport(f"{name} (structure {number})", where, "", count, (part,)))
-        steps += [StepReport(number, 0, 0, 1, 1, 1, 0.0)] * count
+        steps += [StepReport(number, 0, number, 0, 1, 1, 1, 0.0)] * count
     return _report(
         plan, operations=None, lower_bound=1, rows=len(steps), padded_rows=len(steps), cells=tuple(cells),
         columns=(ColumnReport(0, None),), step_list=tuple(steps), sample=0, sample_nodes=(), policy="none", times=times,
@@ -280,7 +288,7 @@ def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[
     return tuple(
         NodeReport(
             *part_of[int(executed.node_type[node])],
-            int(executed.node_step[node]),
+            executed.step_numbers[executed.node_step[node]],
             tuple(place[read] for read in executed.reads[node].tolist()),
         )
         for node in nodes
@@ -288,11 +296,16 @@ def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[
 
 
 def _policy(static: PlanStatic, executed: Executed) -> str:
+    """Returns the policy and the number of steps of this batch under others, counted as `Report.steps`."""
     asked = static.owner._options.policy
-    steps = {name: int(POLICIES[name].assign(executed.problem).max(initial=-1)) + 1 for name in ("depth", "agenda")}
-    counted = " and ".join(f"{count} by {name}" for name, count in steps.items())
-    place = " inside loops" if EXECUTORS[static.executor].splits_cells else ""
-    return f"{asked}{place}; one step a type, the whole batch has {counted}"
+    only_loops = EXECUTORS[static.executor].splits_cells
+    steps = {name: executed.steps_by(POLICIES[name], only_loops) for name in ("depth", "agenda") if name != asked}
+    taken = max(executed.step_numbers, default=-1) + 1
+    others = " and ".join(f"{count} with policy={name!r}" for name, count in steps.items())
+    why = ""
+    if asked == "auto" and min(steps.values()) < taken:
+        why = "; 'auto' looks for fewer steps only where they would save more time than the search takes"
+    return f"{asked}: {taken} steps; it would be {others}{why}"
 
 
 def _reason(static: PlanStatic) -> str:

@@ -5,45 +5,67 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections import Counter
 from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from jitbatch.inspect.terminal import HEADINGS, facts, further_cells, rows_of
-from jitbatch.ir.describe import MOST
-from jitbatch.util.readable import readable_count, readable_seconds, short_paths
+from jitbatch.inspect.terminal import HEADINGS, facts, further_cells, rows_of, shown_cells
+from jitbatch.util.readable import readable_count, readable_place, readable_seconds, short_paths
 
 if TYPE_CHECKING:
     from jitbatch.inspect.report import Report
 
 COLOURS = ("#4e79a7", "#e8833a", "#59a14f", "#d1495b", "#8e6bb0", "#2a9d9d", "#c49a1a", "#d37295", "#7f6a5c", "#6b8e9e")
-"""The colours of cell types, in the order of `Report.cells`. They are distinct on light and dark backgrounds."""
+"""The colours of lanes, in their order. They are distinct on light and dark backgrounds."""
+
+CELLS, LANES = 12, 24
+"""A drawing has a lane for each cell type, or a lane for each function if there are more types than `CELLS`; it has at
+most `LANES`."""
+
+MARKS = {"yes": "✓", "partly": "◐", "hardly": "✗"}
 
 _TEMPLATE = "_page.html"
 
 
-def colour(cell: int) -> str:
-    return COLOURS[cell % len(COLOURS)]
+def colour(lane: int) -> str:
+    return COLOURS[lane % len(COLOURS)]
 
 
-def _colour_class(cell: int) -> str:
-    """Returns the CSS class with the colour of a cell. The page's policy forbids `style` attributes."""
-    return f"c{cell % len(COLOURS)}"
+def _colour_class(lane: int) -> str:
+    """Returns the CSS class with the colour of a lane. The page's policy forbids `style` attributes."""
+    return f"c{lane % len(COLOURS)}"
+
+
+def lanes_of(report: "Report") -> tuple[list[str], list[int]]:
+    """Returns the names of the lanes of the drawings, and the lane of each cell."""
+    if len(report.cells) <= CELLS:
+        return [cell.name for cell in report.cells], list(range(len(report.cells)))
+    lane: dict[tuple[str, str], int] = {}
+    of_cell = [lane.setdefault((cell.function, cell.where), len(lane)) for cell in report.cells]
+    types = Counter(of_cell)
+    names = [name if types[n] == 1 else f"{name} ({types[n]} types)" for n, (name, _) in enumerate(lane)]
+    if len(names) > LANES:
+        names = [*names[: LANES - 1], f"{len(names) - LANES + 1} other functions"]
+    return names, [min(one, LANES - 1) for one in of_cell]
 
 
 def table_html(report: "Report") -> str:
-    """Returns the report as HTML for a notebook: a heading, a table, totals and advice."""
+    """Returns the report as HTML for a notebook: verdict, advice, table and totals."""
     cell = "padding:2px 10px;text-align:right"
     first = "padding:2px 10px;text-align:left;white-space:pre"
     head = "".join(f'<th style="{first if i < 2 else cell}">{escape(name)}</th>' for i, name in enumerate(HEADINGS))
     lines = []
-    for row in rows_of(report, MOST):
+    shown = shown_cells(report)
+    for row in rows_of(report, shown):
         texts = "".join(f'<td style="{first if i < 2 else cell}">{escape(text)}</td>' for i, text in enumerate(row))
         lines.append(f"<tr>{texts}</tr>")
     return (
-        f"<p><b>{escape(report.function)}</b> <code>{escape(report.where)}</code></p>"
-        f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-        f"<p>{escape(further_cells(report, MOST))}</p>{_facts(report)}{_advice(report)}"
+        f"<p><b>{escape(report.function)}</b> <code>{escape(readable_place(report.where))}</code></p>"
+        f"<p><b>{escape(report.verdict.headline)}</b> {escape(report.verdict.numbers)}</p>{_advice(report)}"
+        f'<div style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        f"<p>{escape(further_cells(report, shown))}</p>{_facts(report)}"
     )
 
 
@@ -55,12 +77,16 @@ def page(report: "Report") -> str:
     """
     parts = {
         "title": escape(report.function),
-        "where": escape(report.where),
+        "where": escape(readable_place(report.where)),
+        "grade": report.verdict.grade,
+        "mark": MARKS[report.verdict.grade],
+        "headline": escape(report.verdict.headline),
+        "numbers": escape(report.verdict.numbers),
         "tiles": _tiles(report),
         "legend": _legend(report),
         "table": _table(report),
         "facts": _facts(report),
-        "advice": _advice(report) or "<p>Nothing stayed small.</p>",
+        "advice": _advice(report) or "<p>Nothing: jitbatch has no advice for this batch.</p>",
         "sample": str(report.sample),
         "clock": "measured" if report.measured else "estimated",
         "data": script_json(_data(report)),
@@ -98,20 +124,22 @@ def script_json(data: Any) -> str:
 
 def _data(report: "Report") -> dict[str, Any]:
     places = short_paths(cell.where for cell in report.cells)
+    names, lanes = lanes_of(report)
     cells = [
         {
             "name": cell.name,
             "where": places[cell.where],
             "shapes": cell.shapes.replace("->", "→") + (f"; {cell.differs}" if cell.differs else ""),
-            "colour": colour(number),
+            "lane": lane,
             "parts": [part.name for part in cell.parts],
         }
-        for number, cell in enumerate(report.cells)
+        for cell, lane in zip(report.cells, lanes, strict=True)
     ]
     return {
+        "lanes": [{"name": name, "colour": colour(number)} for number, name in enumerate(names)],
         "cells": cells,
         "columns": [dataclasses.asdict(column) for column in report.columns],
-        "steps": [dataclasses.asdict(step) for step in report.step_list],
+        "launches": [dataclasses.asdict(step) for step in report.step_list],
         "nodes": [dataclasses.asdict(node) for node in report.sample_nodes],
     }
 
@@ -119,38 +147,51 @@ def _data(report: "Report") -> dict[str, Any]:
 def _tiles(report: "Report") -> str:
     tiles = [
         (readable_count(report.samples), "samples"),
-        (readable_count(report.nodes), "calls"),
-        (readable_count(report.distinct), "distinct calls"),
+        (readable_count(report.calls), "calls"),
+        (readable_count(report.distinct), "different calls and parts"),
         (readable_count(report.steps), f"steps, {report.lower_bound} at least"),
-        (f"{report.mean_width:.1f}", "calls a step"),
+        (f"{report.mean_width:.1f}", "of them a step"),
         (f"{100 * report.padding:.0f}%", "padding"),
         (
             readable_seconds(report.times.run) if report.times.run else report.executor,
             "run" if report.times.run else "executor",
         ),
     ]
-    return "".join(
-        f"<div class=tile><b>{escape(number)}</b><span>{escape(name)}</span></div>" for number, name in tiles
-    )
+    return "".join(f"<div class=tile><dt>{escape(name)}</dt><dd>{escape(number)}</dd></div>" for number, name in tiles)
 
 
 def _legend(report: "Report") -> str:
+    names, _ = lanes_of(report)
     return "".join(
-        f"<span class=key data-cell={number}><i class={_colour_class(number)}></i>{escape(cell.name)}</span>"
-        for number, cell in enumerate(report.cells)
+        f"<li class=key data-lane={number}><i class={_colour_class(number)}></i>{escape(name)}</li>"
+        for number, name in enumerate(names)
     )
 
 
 def _table(report: "Report") -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEADINGS)
-    lines, number = [], -1
-    for row in rows_of(report):
-        is_part = row[0].startswith("  ")
-        number += not is_part
-        mark = "" if is_part else f"<i class={_colour_class(number)}></i>"
-        texts = "".join(f"<td>{mark if i == 0 else ''}{escape(text.strip())}</td>" for i, text in enumerate(row))
-        lines.append(f"<tr class={'part' if is_part else 'cell'}>{texts}</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    """Returns the table. Where a cell is and what tells it from others is told under its name, where it can wrap."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADINGS if name != "where")
+    _, lanes = lanes_of(report)
+    shown = shown_cells(report)
+    lines = []
+    for cell, lane in zip(report.cells, lanes, strict=True):
+        further = "" if cell in shown else " class=further"
+        rows = []
+        for name, where, *texts in rows_of(report, [cell]):
+            first = f'<th scope="row">{escape(name.strip())}</th>'
+            if where:
+                differs = f"<small>{_marked(cell.differs)}</small>" if cell.differs else ""
+                first = (
+                    f'<th scope="row"><i class={_colour_class(lane)}></i>{escape(name)}{differs}'
+                    f"<small>{escape(where)}</small></th>"
+                )
+            cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
+            rows.append(f"<tr class={'cell' if where else 'part'}>{first}{cells}</tr>")
+        lines.append(f"<tbody{further}>{''.join(rows)}</tbody>")
+    button = ""
+    if left_out := len(report.cells) - len(shown):
+        button = f"<button type=button id=more hidden>Show {left_out} more types</button>"
+    return f"<table><thead><tr>{head}</tr></thead>{''.join(lines)}</table>{button}"
 
 
 def _facts(report: "Report") -> str:
@@ -161,12 +202,13 @@ def _facts(report: "Report") -> str:
 def _advice(report: "Report") -> str:
     if not report.advice:
         return ""
-    places = short_paths(advice.where for advice in report.advice if advice.where)
-    items = "".join(
-        f"<li>{f'<code>{escape(places[advice.where])}</code> ' if advice.where else ''}{_marked(advice.text)}</li>"
-        for advice in report.advice
-    )
-    return f"<ul>{items}</ul>"
+    places = short_paths([report.where, *(advice.where for advice in report.advice if advice.where)])
+    items = ""
+    for advice in report.advice:
+        place = f"<small>{escape(places[advice.where])}</small>" if advice.where else ""
+        code = f"<pre>{place}<code>{escape(advice.code)}</code></pre>" if place else ""
+        items += f"<li>{_marked(advice.text)}{code}</li>"
+    return f"<ol>{items}</ol>"
 
 
 def _marked(text: str) -> str:

@@ -1,12 +1,15 @@
 """`Report`: how a batch is executed, as data that prints as a table."""
 
+import linecache
 from dataclasses import dataclass, field
 from typing import Any
 
 from jitbatch.execute.memory import Memory
 from jitbatch.inspect.page import page, table_html
 from jitbatch.inspect.terminal import as_text
+from jitbatch.inspect.verdict import Verdict, judge
 from jitbatch.util.caches import CacheInfo
+from jitbatch.util.readable import readable_place
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ class CellReport:
         return next((part for part in self.parts if part.name in ("", "core")), self.parts[0])
 
     @property
+    def function(self) -> str:
+        """The name without the number that tells the types of one function apart."""
+        return self.name.partition(" #")[0]
+
+    @property
     def distinct(self) -> int:
         return self.main.distinct
 
@@ -90,10 +98,11 @@ class CellReport:
 
 @dataclass(frozen=True)
 class StepReport:
-    """A vmapped call.
+    """A launch: a vmapped call, which is a step or a chunk of one.
 
     Attributes:
         cell, part: the indices of the cell in `Report.cells`, and of the part in `CellReport.parts`.
+        step: the number of the step that it belongs to.
         column: the index of its position in time, in `Report.columns`.
         count: the number of nodes.
         width: the number of rows, padding included.
@@ -103,6 +112,7 @@ class StepReport:
 
     cell: int
     part: int
+    step: int
     column: int
     count: int
     width: int
@@ -124,7 +134,7 @@ class NodeReport:
 
     Attributes:
         cell, part: the indices of its cell and part, as in `StepReport`.
-        step: the index of its step in `Report.step_list`.
+        step: the number of its step, as in `StepReport`.
         reads: the indices of the nodes that it reads, in `Report.sample_nodes`.
     """
 
@@ -153,13 +163,25 @@ class Times:
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice about the user's code at `where`: a batch that stays small, the reason, and a remedy."""
+    """Advice about the user's code: a batch that stays small, the reason, and a remedy.
+
+    Attributes:
+        where: the file and line that it is about; "" if it is about the whole batch.
+        text: the reason and the remedy.
+    """
 
     where: str
     text: str
 
+    @property
+    def code(self) -> str:
+        """The user's own line, "" if its file cannot be read. The line of a decorated function is its `def`."""
+        file, _, number = self.where.rpartition(":")
+        lines = linecache.getlines(file)[int(number) - 1 :] if number.isdecimal() else []
+        return next((line.strip() for line in lines if not line.lstrip().startswith("@")), "")
+
     def __str__(self) -> str:
-        return f"{self.where}: {self.text}" if self.where else self.text
+        return f"{readable_place(self.where)}: {self.text}" if self.where else self.text
 
 
 @dataclass(frozen=True)
@@ -171,7 +193,7 @@ class Report:
     Attributes:
         function, where: the batched function, and its file and line.
         samples: the number of samples.
-        nodes: the number of nodes in their graphs.
+        nodes: the number of nodes in their graphs: a call is a node, or as many as its cell has parts.
         distinct: the number of nodes after equal calls are merged.
         operations: the number of operations that the plain loop runs; None if unknown.
         steps: the number of steps of the batch. A step runs nodes of one type together.
@@ -225,6 +247,17 @@ class Report:
     def mean_width(self) -> float:
         return self.rows / max(self.steps, 1)
 
+    @property
+    def calls(self) -> int:
+        """The number of calls in the samples. A call of a split cell is several nodes."""
+        calls = [cell.calls for cell in self.cells]
+        return self.nodes if None in calls else sum(count or 0 for count in calls)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in short: whether the samples were batched, with the numbers that say so."""
+        return judge(self)
+
     def __str__(self) -> str:
         return as_text(self)
 
@@ -234,12 +267,18 @@ class Report:
     def _repr_html_(self) -> str:
         return table_html(self)
 
-    def to_html(self, path: Any) -> None:
-        """Writes a self-contained HTML page: the steps of the batch, one sample's graph, the timeline and the table.
+    def to_html(self, path: Any = None) -> str:
+        """Returns a self-contained HTML page, and writes it to a file if a path is given.
+
+        The page has the verdict and the advice, drawings of the batch and of one sample, a timeline and the table.
 
         Args:
-            path: the path of the page.
+            path: the path of the file; None for no file.
         """
-        # A file name may hold bytes that are not text. Python represents them as surrogates, which UTF-8 cannot encode.
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(page(self))
+        text = page(self)
+        if path is not None:
+            # A file name may hold bytes that are not text. Python represents them as surrogates, which UTF-8 cannot
+            # encode.
+            with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        return text

@@ -1,11 +1,12 @@
 """A report as a table for a terminal: plain text, at most 120 columns."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jitbatch.ir.describe import MOST, largest
-from jitbatch.util.readable import readable_count, readable_seconds, short_paths
+from jitbatch.ir.describe import MOST
+from jitbatch.util.readable import readable_count, readable_place, readable_seconds, short_paths
 
 if TYPE_CHECKING:
     from jitbatch.inspect.report import CellReport, PartReport, Report
@@ -15,33 +16,32 @@ NAME, WHERE = 22, 22
 HEADINGS = (
     "cell", "where", "calls", "distinct", "steps", "width", "min", "pad", "hoist/core/sink", "flops", "time", "compile",
 )  # fmt: skip
-TYPES = 12
-"""The number of types whose differences from other types of their function are shown."""
+TYPES = 6
+"""The number of types of one function that are shown."""
 
 
 def as_text(report: "Report") -> str:
-    """Returns the report as text."""
-    return "\n".join([*_head(report), "", *_table(report), *_types(report), "", *_totals(report), *_advice(report)])
+    """Returns the report as text: the verdict and the advice, then the numbers behind them."""
+    parts = [*_head(report), *_advice(report), "", *_table(report), *_types(report), "", *_totals(report)]
+    return "\n".join(parts)
 
 
 def _head(report: "Report") -> list[str]:
     return [
-        f"{report.function} ({report.where})",
-        f"{report.samples} samples: {readable_count(report.nodes)} calls, {readable_count(report.distinct)} distinct, "
-        f"in {report.steps} steps of {report.mean_width:.1f} calls on average, {report.launches} launches; "
-        f"{100 * report.padding:.0f}% padding",
+        f"{report.function} ({readable_place(report.where)})",
+        *textwrap.wrap(f"{report.samples} samples. {report.verdict}", WIDTH),
     ]
 
 
-def rows_of(report: "Report", most: int | None = None) -> Iterator[tuple[str, ...]]:
+def rows_of(report: "Report", cells: Sequence["CellReport"] | None = None) -> Iterator[tuple[str, ...]]:
     """Yields the rows of the table: a row for each cell and, for a split cell, a row for each part.
 
     Args:
         report: the report.
-        most: the number of cells to show, the first in the report; None for all.
+        cells: the cells to show; None for all.
     """
     places = short_paths(cell.where for cell in report.cells)
-    for cell in report.cells[:most]:
+    for cell in report.cells if cells is None else cells:
         calls = "?" if cell.calls is None else readable_count(cell.calls)
         if len(cell.parts) == 1:
             yield (
@@ -71,11 +71,26 @@ def rows_of(report: "Report", most: int | None = None) -> Iterator[tuple[str, ..
             yield (f"  {part.name}", "", "", *_figures(part), str(part.equations), *_cost(part))
 
 
-def further_cells(report: "Report", most: int) -> str:
-    """Returns a line about the cells beyond the first `most`, or "" if there are none."""
-    left_out = report.cells[most:]
-    share = sum(cell.share for cell in left_out)
-    return f"... and {len(left_out)} more, with {100 * share:.0f}% of the time" if left_out else ""
+def shown_cells(report: "Report") -> list["CellReport"]:
+    """Returns the cells of a short table: at most `MOST`, and at most `TYPES` of one function."""
+    met: Counter[tuple[str, str]] = Counter()
+    shown = []
+    for cell in report.cells:
+        met[cell.function, cell.where] += 1
+        if met[cell.function, cell.where] <= TYPES:
+            shown.append(cell)
+    return shown[:MOST]
+
+
+def further_cells(report: "Report", shown: Sequence["CellReport"]) -> str:
+    """Returns a line about the cells that are not shown, or "" if there are none."""
+    left_out = [cell for cell in report.cells if cell not in shown]
+    if not left_out:
+        return ""
+    functions = {cell.function for cell in left_out}
+    of = f" of {functions.pop()}" if len(functions) == 1 else ""
+    share, steps = sum(cell.share for cell in left_out), sum(cell.steps for cell in left_out)
+    return f"... and {len(left_out)} more{of}, with {steps} steps and {100 * share:.0f}% of the time"
 
 
 def equations(cell: "CellReport") -> str:
@@ -97,17 +112,18 @@ def _cost(part: "PartReport") -> tuple[str, str, str]:
 
 
 def _table(report: "Report") -> list[str]:
-    rows = [HEADINGS, *rows_of(report, MOST)]
-    rows = [(_cut(row[0], NAME), _cut(row[1], WHERE, end=True), *row[2:]) for row in rows]
+    shown = shown_cells(report)
+    rows = [HEADINGS, *rows_of(report, shown)]
+    rows = [(_cut_name(row[0]), _cut(row[1], WHERE, end=True), *row[2:]) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-    return [lines[0], "-" * len(lines[0]), *lines[1:], *filter(None, [further_cells(report, MOST)])]
+    return [lines[0], "-" * len(lines[0]), *lines[1:], *filter(None, [further_cells(report, shown)])]
 
 
 def _types(report: "Report") -> list[str]:
     """Returns lines with the differences between types of one function."""
-    lines = [(cell.calls or 0, f"{cell.name}: {cell.differs}") for cell in report.cells[:MOST] if cell.differs]
-    return ["", *largest(lines, TYPES)] if lines else []
+    lines = [f"{cell.name}: {cell.differs}" for cell in shown_cells(report) if cell.differs]
+    return ["", "types of one function", *(f"  {line}" for line in lines)] if lines else []
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
@@ -121,16 +137,28 @@ def _cut(text: str, width: int, end: bool = False) -> str:
     return f"...{text[3 - width :]}" if end else f"{text[: width - 3]}..."
 
 
+def _cut_name(name: str) -> str:
+    """Returns a name that fits its column, with the number that tells the types of one function apart."""
+    function, mark, number = name.partition(" #")
+    return _cut(function, NAME - len(mark + number)) + mark + number
+
+
 def facts(report: "Report") -> Iterator[tuple[str, str]]:
     """Yields the totals, each as a name and a text."""
-    before = f"{readable_count(report.nodes)} calls"
+    before = f"{readable_count(report.calls)} calls"
     if report.operations is not None:
         before += f" of {readable_count(report.operations)} operations"
+    split = (
+        f", {readable_count(report.nodes)} nodes with the parts of split cells" if report.nodes > report.calls else ""
+    )
+    launches = ""
+    if report.launches > report.steps:
+        launches = f", in {report.launches} launches (a wide step runs in several)"
     yield (
-        "launches",
+        "steps",
         (
-            f"{before} one by one; {report.launches} batched, {report.nodes / max(report.launches, 1):.1f} times "
-            f"fewer; no schedule needs fewer than {report.lower_bound}"
+            f"{before} one by one{split}; {readable_count(report.distinct)} of them differ and run in {report.steps} "
+            f"steps{launches}; no schedule of these types needs fewer than {report.lower_bound} steps"
         ),
     )
     times = report.times
@@ -168,9 +196,7 @@ def _totals(report: "Report") -> list[str]:
 
 
 def _advice(report: "Report") -> list[str]:
-    if not report.advice:
-        return []
-    lines = ["", "advice"]
+    lines = []
     for advice in report.advice:
         lines += textwrap.wrap(
             str(advice),
@@ -180,4 +206,6 @@ def _advice(report: "Report") -> list[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    return lines
+        if advice.code:
+            lines.append(f"      {_cut(advice.code, WIDTH - 6)}")
+    return ["", "advice", *lines] if lines else ["", "advice: nothing to do"]
