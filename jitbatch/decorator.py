@@ -7,32 +7,47 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 import jax
 
+from jitbatch.execute.fused.targets import TARGETS
 from jitbatch.execute.registry import EXECUTORS
 from jitbatch.inspect.check import Check, check, shortest_float
 from jitbatch.inspect.explain import explain_plan
 from jitbatch.inspect.measure import time_run, time_steps
 from jitbatch.inspect.report import Report, Times
 from jitbatch.inspect.traced import TracedSamples
+from jitbatch.ir.cell import Identity
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.constant_inputs import with_constant_inputs
+from jitbatch.plan.differentiable import names_of
+from jitbatch.plan.eager import on_grid
 from jitbatch.plan.make import Options
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.planner import Call, Planner
 from jitbatch.plan.prefetch import Ahead, on_device, plans_of
 from jitbatch.plan.run import execute, results_of
-from jitbatch.record.arguments import each_call, shared_arguments, take_apart
+from jitbatch.record.arguments import each_call, shared_arguments
 from jitbatch.record.call_arguments import weakly
-from jitbatch.record.recorder import Recorder
+from jitbatch.record.call_forms import CallForms
+from jitbatch.record.decisions import Decisions, Realised
+from jitbatch.record.decorated import Decorated
+from jitbatch.record.rows import ClosesOverTracer
 from jitbatch.record.shared_arguments import SharedArguments, shared_names
+from jitbatch.rollout.flight import Engine, Flight
+from jitbatch.rollout.rollout import MOST_IN_FLIGHT, Rollout, outputs_together, roll_out
 from jitbatch.schedule.policies import POLICIES
+from jitbatch.serve.arguments import ServedArguments, Shared
+from jitbatch.serve.in_flight import InFlight
+from jitbatch.serve.limits import Limits
+from jitbatch.serve.server import Server
+from jitbatch.serve.whole import WholeBatches
+from jitbatch.serve.worker import Runner
 from jitbatch.step.samples import current_step
-from jitbatch.util.caches import CacheInfo
-from jitbatch.util.compat import current_trace, is_compiling
-from jitbatch.util.errors import ArgumentError, JitbatchError
+from jitbatch.util.caches import Cache, CacheInfo
+from jitbatch.util.compat import is_compiling, is_tracer, primal_of
+from jitbatch.util.errors import ArgumentError, DecisionError, JitbatchError
 from jitbatch.util.sites import describe_function, describe_source
 from jitbatch.util.wrapped import copied_methods, own
 
@@ -42,11 +57,12 @@ R = TypeVar("R")
 
 GRANULARITIES = ("auto", "op", "subgraph", "graph")
 LOOPS = ("auto", "dynamic", "static")
+PLATFORMS = ("auto", *TARGETS)
 OUTPUTS = ("stack", "list", "ragged")
-METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "cache_info")
+METHODS = ("batch", "plan", "plans", "capacity", "explain", "check", "serve", "cache_info", "rollout")
 
 
-class Batched(Generic[P, R]):
+class Batched(Decorated, Generic[P, R]):
     """A function decorated by `jitbatch`. Call it on one sample, or call `.batch` on many."""
 
     def __init__(
@@ -59,10 +75,11 @@ class Batched(Generic[P, R]):
         dedupe: bool,
         out: str,
         loops: str,
+        platform: str,
     ):
         functools.update_wrapper(self, fun)  # first: it copies attributes, and `fun` may wrap a decorated function
         self.__wrapped__ = fun
-        vars(self).update(copied_methods(fun, METHODS))
+        self.__dict__.update(copied_methods(fun, METHODS))
         self._in_axes = in_axes
         self._is_method = False
         self._checked: type | None = None
@@ -70,13 +87,11 @@ class Batched(Generic[P, R]):
         self._programs_run = 0
         self._traced = TracedSamples()
         self._key = weakly(fun)
-        self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops))
+        self._planner = Planner(self, granularity, Options(policy, executor, dedupe, out, loops, platform))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        trace = current_trace()
-        if type(trace) is Recorder:
-            return trace.call(self.__wrapped__, self._key, args, kwargs)
-        return self.__wrapped__(*args, **kwargs)
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     def __repr__(self) -> str:
         return f"<jitbatch of {describe_function(self.__wrapped__)}>"
@@ -157,23 +172,27 @@ class Batched(Generic[P, R]):
             plan = self._planner.ready(plan, shared)
             shared.check_data(plan.static.call)
             return execute(with_constant_inputs(plan), shared.leaves)
-        arguments = take_apart(self._signature, self._in_axes, self._is_method, args, kwargs)
+        call = self._call(args, kwargs)
         step = current_step()
-        plan = None if step is None else step.plan(self, arguments)
-        call = Call(arguments)
-        if plan is not None:
-            return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), call.shared.leaves)
+        if step is not None:
+
+            def run(plan: Plan, leaves: Sequence[Any]) -> Any:
+                return execute(with_constant_inputs(self._planner.ready(plan, call.shared)), leaves)
+
+            outputs = step.batch(self, call.arguments, run, call.shared.leaves)
+            if outputs is not None:
+                return outputs
         if not call.samples:
             return self._planner.results_of_no_samples(call)
-        call.shared.check_data(arguments)
+        call.shared.check_data(call.arguments)
         if step is None and is_compiling():
-            self._traced.note(arguments.mapped, describe_function(self.__wrapped__))
+            self._traced.note(call.arguments.mapped, describe_function(self.__wrapped__))
         return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
     @own
     def plan(
         self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
-        **kwargs: Any,
+        differentiable: str | Sequence[str] | None = None, **kwargs: Any,
     ) -> Plan:  # fmt: skip
         """Analyses a batch without running it.
 
@@ -186,9 +205,13 @@ class Batched(Generic[P, R]):
             shards: the number of shards. The samples are split into consecutive shards of equal size. The plan's
                 leaves have a leading axis of shards, for `jax.shard_map` to split over devices; `plan.shard(i)` is
                 shard `i`.
+            differentiable: the inputs that are differentiated: the name of an argument, of a key or attribute in a
+                sample, several of these joined by dots (`"molecule.positions"`), or a sequence of names. All arrays of
+                floats there are leaves of the plan, `plan.inputs`; `plan.unpack` returns gradients in the structure of
+                the samples. Calls that depend on them are not merged.
 
         Returns:
-            A `Plan`, for `batch(shared, plan)`. Its inputs are constants: they cannot be differentiated.
+            A `Plan`, for `batch(shared, plan)`. Inputs that are not `differentiable` are constants.
 
         >>> import jax
         >>> from jitbatch import jitbatch
@@ -198,7 +221,7 @@ class Batched(Generic[P, R]):
         >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
         Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
-        return self._planner.plan(self._call(args, kwargs), like, shards)
+        return self._planner.plan(self._call(args, kwargs), like, shards, differentiable=names_of(differentiable))
 
     @own
     def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
@@ -227,8 +250,9 @@ class Batched(Generic[P, R]):
 
     @own
     def plans(
-        self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto", **kwargs: Any
-    ) -> Ahead[Plan]:
+        self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto",
+        differentiable: str | Sequence[str] | None = None, **kwargs: Any,
+    ) -> Ahead[Plan]:  # fmt: skip
         """Plans a stream of minibatches, while the device runs earlier steps.
 
         Args:
@@ -238,6 +262,7 @@ class Batched(Generic[P, R]):
                 compete for the same cores, and JAX's asynchronous dispatch already overlaps the two.
             like: as for `plan`. If it is a plan or a capacity, each later plan is made `like` the one before, so sizes
                 only grow.
+            differentiable: as for `plan`.
 
         Returns:
             An iterator of plans. Their arrays are on the device, unless it is a CPU. To stop early, close the iterator
@@ -251,7 +276,9 @@ class Batched(Generic[P, R]):
         [[6.0, 6.0], [30.0, 14.0]]
         """
         calls = each_call(self._signature, self._in_axes, self._is_method, args, kwargs)
-        plans = plans_of(lambda call, like: self.plan(*call[0], like=like, **call[1]), calls, like)
+        plans = plans_of(
+            lambda call, like: self.plan(*call[0], like=like, differentiable=differentiable, **call[1]), calls, like
+        )
         return Ahead(on_device(plans), prefetch)
 
     @own
@@ -352,6 +379,39 @@ class Batched(Generic[P, R]):
         )  # fmt: skip
 
     @own
+    def serve(
+        self, *shared: Any, max_batch_size: int = 64, max_waiting: int = 1024, max_delay: float = 0.0,
+        batch_size_fn: Callable[[list[Any]], int] | None = None, **named: Any,
+    ) -> Server:  # fmt: skip
+        """Makes a server that answers requests for single samples, in batches; see `Server`.
+
+        Args:
+            shared, named: the shared arguments. Each request has the others.
+            max_batch_size: the largest number of samples that run together.
+            max_waiting: the number of requests that may wait. One more is refused with `Overloaded`.
+            max_delay: the number of seconds that a request waits for others to join, while the device is free. By
+                default it does not wait: while one batch runs, the next one gathers.
+            batch_size_fn: the size of a list of samples, such as its number of nodes. `max_batch_size` is then the
+                largest size of a batch, in the same unit. A sample that is larger runs alone.
+
+        Returns:
+            A `Server`. Close it, or use it in a `with` or `async with` statement.
+
+        >>> from jitbatch import jitbatch
+        >>> double = jitbatch(lambda scale, x: scale * x)
+        >>> with double.serve(2.0) as server:
+        ...     float(server.submit(3.0).result())
+        6.0
+        """
+        limits = Limits(max_batch_size, max_waiting, max_delay, batch_size_fn)
+        name = describe_function(self.__wrapped__)
+        arguments = ServedArguments(name, self._sample_signature, self._in_axes, self._is_method)
+        return Server(arguments, self._runner(arguments, arguments.shared(shared, named), limits), limits)
+
+    def _runner(self, arguments: ServedArguments, shared: Shared, limits: Limits) -> Runner:
+        return WholeBatches(self._planner, arguments, shared, limits.most)
+
+    @own
     def cache_info(self) -> dict[str, CacheInfo]:
         """Returns the hits and misses of this function's caches.
 
@@ -379,11 +439,20 @@ class Batched(Generic[P, R]):
         return inspect.signature(self.__wrapped__)
 
     @property
+    def _sample_signature(self) -> inspect.Signature:
+        """The arguments of the function as its author wrote it."""
+        return self._signature
+
+    @functools.cached_property
+    def _call_forms(self) -> CallForms:
+        return CallForms(self._signature, self._in_axes, self._is_method)
+
+    @property
     def _options(self) -> Options:
         return self._planner.options
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        return Call(take_apart(self._signature, self._in_axes, self._is_method, args, kwargs))
+        return self._planner.call(self._call_forms.take_apart(args, kwargs))
 
     def _shared_beside_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         shared = shared_arguments(self._signature, self._in_axes, self._is_method, args, kwargs)
@@ -393,6 +462,136 @@ class Batched(Generic[P, R]):
                 f"the place of the first mapped one of {self._signature}"
             )
         return shared
+
+
+class AsyncBatched(Batched[P, R]):
+    """An asynchronous function decorated by `jitbatch`: its samples look at values.
+
+    Everything that needs to know the structure of a sample beforehand takes the decisions of a rollout as the further
+    argument `decisions`. A call of `.batch` without them rolls out.
+    """
+
+    def __init__(self, fun: Callable[P, R], *options: Any):
+        super().__init__(Realised(fun), *options)
+        self._engines = Cache(16)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    @own
+    def batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Maps the function over samples; see `Batched.batch`. Without `decisions` the samples are rolled out.
+
+        Inside of a differentiation they are rolled out on the values, and the program that they turned out to be is
+        differentiated: no gradient passes through an answer.
+        """
+        if "decisions" in kwargs or _find_plan(args, kwargs) is not None:
+            return super().batch(*args, **kwargs)
+        call = self._call_alone(args, kwargs)
+        if not call.samples:
+            return super().batch(*args, **kwargs, decisions=Decisions(()))
+        if current_step() is not None or is_compiling():
+            raise self._missing("inside of a jit")
+        leaves = [*call.shared.leaves, *jax.tree.leaves(call.samples)]
+        if not any(map(is_tracer, leaves)):
+            return self._rolled_out(call, args, kwargs).outputs
+        if any(is_tracer(primal_of(leaf)) for leaf in leaves):
+            raise self._missing("inside of jax.vmap or another transformation")
+        run = self._rolled_out(call, args, kwargs, primal_of)
+        return super().batch(*args, **kwargs, decisions=run.decisions)
+
+    @own
+    def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
+        """Runs samples that look at values.
+
+        Each sample runs until it awaits `jitbatch.value`. What all of them need is batched and run; they get their
+        answers and go on.
+
+        Args:
+            args: as for `batch`.
+
+        Returns:
+            A `Rollout`: the outputs in the form of `.batch`, the decisions, the number of syncs, and times.
+
+        >>> import jitbatch
+        >>> @jitbatch.jitbatch
+        ... async def collatz(one, n):
+        ...     steps = 0 * one
+        ...     while await jitbatch.value(n != 1):
+        ...         n, steps = (3 * n + 1 if await jitbatch.value(n % 2) else n // 2), steps + one
+        ...     return steps
+        >>> run = collatz.rollout(1, [6, 7, 1])
+        >>> run.outputs.tolist(), run.syncs
+        ([8, 16, 0], 34)
+        >>> collatz.batch(1, [6, 7, 1], decisions=run.decisions).tolist()
+        [8, 16, 0]
+        """
+        return self._rolled_out(self._call_alone(args, kwargs), args, kwargs)
+
+    def flight(self, *args: Any, room: int, **kwargs: Any) -> Flight:
+        """Returns a `Flight`, to which samples can be added at any time.
+
+        Args:
+            args: as for `batch`; mapped arguments may be empty lists.
+            room: the number of samples that may be in flight at the same time.
+        """
+        return self._flight(self._call_alone(args, kwargs), args, kwargs, room)
+
+    def _flight(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], room: int) -> Flight:
+        full = self._call_forms.take_apart(args, {**kwargs, "decisions": ()})
+        names = [part.name for part in full.mapped]
+        context = self._planner.context_of(Call(full, call.shared))
+        engine = self._engines.get_or_make(Identity(context), lambda: Engine(context, names))
+        return Flight(engine, self.__wrapped__, call.shared, call.arguments, room)  # type: ignore[arg-type]
+
+    def _rolled_out(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], concrete: Callable[[Any], Any] | None = None
+    ) -> Rollout:
+        """Rolls out samples; `concrete` gives the values of leaves."""
+        shared, samples = call.shared, call.samples
+        shared.check_data(call.arguments)
+        if concrete is not None:
+            shared = SharedArguments(shared.rebuild(list(map(concrete, shared.leaves))))
+            samples = jax.tree.map(concrete, samples)
+        flight = self._flight(Call(call.arguments, shared), args, kwargs, min(on_grid(len(samples)), MOST_IN_FLIGHT))
+        try:
+            tickets = roll_out(flight, samples)
+        except ClosesOverTracer:
+            raise self._missing("inside of a transformation of a value that it closes over") from None
+        finally:
+            flight.close()
+        if not tickets:
+            return Rollout(self.batch(*args, **kwargs), 0, flight.times, [])
+        outputs = outputs_together(tickets, flight.context, self._options.out)
+        return Rollout(outputs, flight.times.syncs, flight.times, tickets)
+
+    def _call_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The arguments of a rollout, which has no decisions."""
+        return self._planner.call(self._forms_alone.take_apart(args, kwargs))
+
+    @functools.cached_property
+    def _forms_alone(self) -> CallForms:
+        return CallForms(self._sample_signature, self._in_axes, self._is_method)
+
+    @property
+    def _sample_signature(self) -> inspect.Signature:
+        return inspect.signature(self.__wrapped__.asynchronous)  # type: ignore[attr-defined]
+
+    def _runner(self, arguments: ServedArguments, shared: Shared, limits: Limits) -> Runner:
+        return InFlight(self.flight, arguments, shared, limits.most)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        if "decisions" not in kwargs:
+            raise self._missing("ahead of a run")
+        return super()._call(args, kwargs)
+
+    def _missing(self, where: str) -> DecisionError:
+        return DecisionError(
+            f"{describe_function(self.__wrapped__)} looks at values, so what its samples compute is not known {where}. "
+            "Roll out first, and pass the decisions: `run = f.rollout(shared, samples)`, then "
+            "`f.plan(shared, samples, decisions=run.decisions)`, or `f.batch(shared, samples, decisions=decisions)` in "
+            "a step that has samples and decisions as arguments"
+        )
 
 
 class BoundBatched(Generic[P, R]):
@@ -429,6 +628,10 @@ class BoundBatched(Generic[P, R]):
         """See `Batched.batch`; the object is the shared argument."""
         return self._batched.batch(self._instance, *args, **kwargs)
 
+    def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
+        """See `AsyncBatched.rollout`; the object is the shared argument."""
+        return self._batched.rollout(self._instance, *args, **kwargs)  # type: ignore[attr-defined]
+
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """See `Batched.plan`; the object is the shared argument."""
         return self._batched.plan(self._instance, *args, **kwargs)
@@ -449,6 +652,10 @@ class BoundBatched(Generic[P, R]):
         """See `Batched.check`; the object is the shared argument."""
         return self._batched.check(self._instance, *args, **kwargs)
 
+    def serve(self, *args: Any, **kwargs: Any) -> Server:
+        """See `Batched.serve`; the object is the shared argument."""
+        return self._batched.serve(self._instance, *args, **kwargs)
+
     def cache_info(self) -> dict[str, CacheInfo]:
         """See `Batched.cache_info`."""
         return self._batched.cache_info()
@@ -460,15 +667,18 @@ def jitbatch(fun: Callable[P, R], /) -> Batched[P, R]: ...
 def jitbatch(
     fun: None = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
     executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
+    platform: str = "auto",
 ) -> Callable[[Callable[P, R]], Batched[P, R]]: ...  # fmt: skip
 @overload
 def jitbatch(
     fun: Callable[P, R], /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto",
     executor: str = "auto", dedupe: bool = True, out: str = "stack", loops: str = "auto",
+    platform: str = "auto",
 ) -> Batched[P, R]: ...  # fmt: skip
 def jitbatch(
     fun: Any = None, /, *, in_axes: Any = None, granularity: str = "auto", policy: str = "auto", executor: str = "auto",
     dedupe: bool = True, out: str = "stack", loops: str = "auto",
+    platform: str = "auto",
 ) -> Any:  # fmt: skip
     """`vmap` for samples of different shapes and structures.
 
@@ -499,10 +709,14 @@ def jitbatch(
             words).
         loops: the trip counts of the fused executor's loops. `"dynamic"`: the rounds and chunks of the batch.
             `"static"`: all rounds and chunks of the capacity, each at the largest width, so that the device never
-            waits for a trip count. `"auto"`: `"static"` on GPUs and `"dynamic"` elsewhere.
+            waits for a trip count. `"auto"`: `"dynamic"` on every platform.
+        platform: the platform that programs of the fused executor are made for: `"cpu"`, `"gpu"` or `"tpu"`. It decides
+            the widths of chunks and where trip counts are read; a program runs on every platform. `"auto"`: the
+            platform of the shared arguments, or of the default device if these are not bound to a device.
 
     Returns:
-        The function, with the methods `.batch`, `.plan`, `.plans`, `.capacity`, `.explain`, `.check` and `.cache_info`.
+        The function, with the methods `.batch`, `.plan`, `.plans`, `.capacity`, `.explain`, `.check`, `.serve` and
+        `.cache_info`.
 
     >>> import jax.numpy as jnp
     >>> from jitbatch import jitbatch
@@ -518,6 +732,7 @@ def jitbatch(
         ("executor", executor, ("auto", *EXECUTORS)),
         ("out", out, OUTPUTS),
         ("loops", loops, LOOPS),
+        ("platform", platform, PLATFORMS),
     ):
         if value not in allowed:
             raise ArgumentError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
@@ -531,10 +746,12 @@ def jitbatch(
             return staticmethod(decorate(fun.__func__))  # type: ignore[return-value]
         if not callable(fun) or isinstance(fun, type):
             raise ArgumentError(f"jitbatch decorates functions, got {fun!r}")
-        if inspect.iscoroutinefunction(fun) or inspect.isgeneratorfunction(fun):
-            kind = "a generator function" if inspect.isgeneratorfunction(fun) else "an async function"
-            raise ArgumentError(f"{describe_function(fun)} is {kind}: jitbatch decorates functions that return arrays")
-        return Batched(fun, in_axes, granularity, policy, executor, dedupe, out, loops)
+        if inspect.isgeneratorfunction(fun) or inspect.isasyncgenfunction(fun):
+            raise ArgumentError(
+                f"{describe_function(fun)} is a generator function: jitbatch decorates functions that return arrays"
+            )
+        kind: Any = AsyncBatched if inspect.iscoroutinefunction(fun) else Batched
+        return kind(fun, in_axes, granularity, policy, executor, dedupe, out, loops, platform)
 
     return decorate if fun is None else decorate(fun)
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from jitbatch.data import Molecule
 from jitbatch.data.listops import SYMBOLS, ListOps, tokens
 
 
@@ -84,6 +85,19 @@ def bag_of_items(
     return max(map(achieved, (0.01, 0.1, 1.0)))[1]
 
 
+def composition(samples: Sequence[Molecule], elements: int) -> np.ndarray:
+    """An energy for each element: those whose sums over atoms are nearest to the energies of some molecules.
+
+    >>> from jitbatch import Static
+    >>> water = Molecule(np.array([1, 0, 0]), np.zeros((3, 3)), Static(()), 10.0)
+    >>> hydrogen = Molecule(np.array([0, 0]), np.zeros((2, 3)), Static(()), 4.0)
+    >>> composition([water, hydrogen], 2).round(3).tolist()
+    [2.0, 6.0]
+    """
+    energies = np.array([sample.energy for sample in samples])
+    return np.linalg.lstsq(_counts([sample.species for sample in samples], elements), energies, rcond=None)[0]
+
+
 def _fit(
     model: nnx.Module,
     features: np.ndarray,
@@ -112,5 +126,5 @@ def _accuracy(model: Any, features: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(np.argmax(model(features), axis=-1) == labels))
 
 
-def _counts(samples: Sequence[Sequence[int]], items: int) -> np.ndarray:
+def _counts(samples: Sequence[Sequence[int] | np.ndarray], items: int) -> np.ndarray:
     return np.array([np.bincount(numbers, minlength=items) for numbers in samples], np.float32)

@@ -85,7 +85,7 @@ class Checkpoints:
         raise CommandError(f"the run cannot be resumed: {found} ({self._directory}). Begin a new run")
 
     def _restore(self, trainer: Trainer, number: int) -> None:
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _arrays(trainer))
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _arrays(trainer))
         restored = self._manager.restore(
             number, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(like), about=ocp.args.JsonRestore())
         )
@@ -134,10 +134,20 @@ def _states(trainer: Trainer) -> Any:
 
 
 def _arrays(trainer: Trainer) -> dict[str, Any]:
-    """All arrays of a trainer, by their paths; random keys as the words they consist of."""
-    return {
+    """All arrays of a trainer, by their paths; random keys as the words they consist of. On a mesh, all processes have
+    all of them."""
+    arrays = {
         jax.tree_util.keystr(path): jax.random.key_data(leaf) if _is_key(leaf) else leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(_states(trainer))
+    }
+    if trainer.mesh is None:
+        return arrays
+    everywhere = jax.NamedSharding(trainer.mesh, jax.P())
+    return {
+        name: leaf
+        if len(leaf.sharding.device_set) > 1
+        else jax.make_array_from_process_local_data(everywhere, np.asarray(leaf), leaf.shape)
+        for name, leaf in arrays.items()
     }
 
 

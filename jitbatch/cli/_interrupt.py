@@ -13,8 +13,8 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """As shells have it: 130 after Ctrl-C."""
-        return 128 + (self.signal or 0)
+        """As shells have it: 130 after Ctrl-C, also where another process of the run got it."""
+        return 128 + (self.signal or signal.SIGINT)
 
 
 @contextmanager

@@ -13,14 +13,16 @@ RECORDS, TABLE, PICTURE = "log.jsonl", "epochs.csv", "curve.png"
 
 
 class Log:
-    """The records of a run, which are also lines of a file."""
+    """The records of a run, which are also lines of a file; without a directory they are not."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path | None):
         self._directory = directory
         self.records: list[dict[str, Any]] = []
 
     def resume(self, step: int, epoch: int) -> None:
         """Take up the log of an earlier process, without what it did after the checkpoint that is resumed."""
+        if self._directory is None:
+            return
         path = self._directory / RECORDS
         lines = path.read_bytes().splitlines() if path.exists() else []
         for number, line in enumerate(lines, 1):
@@ -38,13 +40,15 @@ class Log:
 
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
+        if self._directory is None:
+            return
         with open(self._directory / RECORDS, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def summarise(self) -> None:
         """Write the table and the picture of all epochs so far."""
         epochs = [record for record in self.records if record["kind"] == "epoch"]
-        if epochs:
+        if epochs and self._directory is not None:
             write_table(epochs, self._directory / TABLE)
             draw_curve(epochs, self._directory / PICTURE)
 

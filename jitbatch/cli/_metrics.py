@@ -67,6 +67,14 @@ def _ranks(values: ArrayLike) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
+def mean_absolute_error(predictions: ArrayLike, values: ArrayLike) -> float:
+    """
+    >>> mean_absolute_error([1.0, 2.0], [1.0, 4.0])
+    1.0
+    """
+    return float(np.mean(np.abs(np.asarray(predictions, np.float64) - np.asarray(values, np.float64))))
+
+
 def mean_squared_error(predictions: ArrayLike, scores: ArrayLike) -> float:
     """
     >>> mean_squared_error([1.0, 2.0], [1.0, 4.0])

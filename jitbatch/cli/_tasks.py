@@ -11,10 +11,18 @@ from flax import nnx
 
 from jitbatch import jitbatch
 from jitbatch.cli import _baselines
-from jitbatch.cli._errors import CommandError
+from jitbatch.cli._errors import CommandError, require
 from jitbatch.cli._files import reason
 from jitbatch.cli._memory import made
-from jitbatch.cli._metrics import accuracy, attachment_scores, item_accuracy, mean_squared_error, pearson, spearman
+from jitbatch.cli._metrics import (
+    accuracy,
+    attachment_scores,
+    item_accuracy,
+    mean_absolute_error,
+    mean_squared_error,
+    pearson,
+    spearman,
+)
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import SPLITS, limited, number_splits, read_function_splits, read_parsed, read_splits
 from jitbatch.data import (
@@ -22,6 +30,7 @@ from jitbatch.data import (
     Transitions,
     Vocabulary,
     make_listops,
+    read_g2,
     read_sick,
     read_sst,
     read_vectors,
@@ -31,7 +40,15 @@ from jitbatch.data import (
 from jitbatch.data.ast_functions import nodes
 from jitbatch.data.listops import to_string
 from jitbatch.data.transitions import tree_of
-from jitbatch.models import CharacterTagger, FunctionNamer, ListOpsTreeLSTM, Sentiment, Similarity, StackLSTMParser
+from jitbatch.models import (
+    CharacterTagger,
+    FunctionNamer,
+    ListOpsTreeLSTM,
+    MoleculeEnergy,
+    Sentiment,
+    Similarity,
+    StackLSTMParser,
+)
 
 
 @runtime_checkable
@@ -313,6 +330,50 @@ def ast(settings: Settings) -> Task:
     )
 
 
+# Molecules
+
+
+def molecules(settings: Settings) -> Task:
+    require(["ase"], "molecules")
+    elements, _, found = read_g2()
+    order = np.random.default_rng(settings.seed).permutation(len(found))
+    parts = np.split(order, [96, 118])
+    train, dev, test = (limited([found[place] for place in part], settings) for part in parts)
+    by_element = _baselines.composition(train, len(elements))
+    model = made(lambda: MoleculeEnergy(len(elements), settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
+    model.reference.embedding[...] = jnp.asarray(by_element, jnp.float32)[:, None]  # training begins at composition
+
+    def energies(samples: Sequence[Any]) -> list[float]:
+        return [sample.energy for sample in samples]
+
+    def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
+        return {
+            "negative mae (eV)": -mean_absolute_error(predictions, energies(samples)),
+            "rmse (eV)": mean_squared_error(predictions, energies(samples)) ** 0.5,
+        }
+
+    def composed(samples: Sequence[Any]) -> list[float]:
+        return [float(by_element[sample.species].sum()) for sample in samples]
+
+    sizes = " / ".join(f"{len(samples):,}" for samples in (train, dev, test))
+    return Task(
+        description=f"molecules: {sizes} molecules of the G2 set, {len(elements)} elements; atomization energies in eV",
+        train=train,
+        dev=dev,
+        test=test,
+        model=model,
+        loss=MoleculeEnergy.loss,
+        predict=MoleculeEnergy.energy,
+        metrics=metrics,
+        baselines={
+            "composition: an energy for each element": lambda: metrics(composed(test), test)["negative mae (eV)"],
+            "the mean energy": lambda: metrics([float(np.mean(energies(train)))] * len(test), test)[
+                "negative mae (eV)"
+            ],
+        },
+    )
+
+
 TASKS: dict[str, Callable[[Settings], Task]] = {
     "listops": listops,
     "sick": sick,
@@ -320,6 +381,7 @@ TASKS: dict[str, Callable[[Settings], Task]] = {
     "tagger": tagger,
     "parser": parser,
     "ast": ast,
+    "molecules": molecules,
 }
 
 

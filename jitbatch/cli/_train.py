@@ -4,11 +4,12 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jitbatch import keep_memory
+from jitbatch.cli import _processes
 from jitbatch.cli._errors import CommandError, require
 from jitbatch.cli._files import file_errors
 from jitbatch.cli._runs import check_new, existing_run, held, new_run
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from jitbatch.cli._checkpoints import Checkpoints
     from jitbatch.cli._display import Display
     from jitbatch.cli._log import Log
+    from jitbatch.cli._processes import Together
     from jitbatch.cli._trainer import Trainer
 
 HELP = "train a model; every figure can be reproduced from its command"
@@ -40,9 +42,10 @@ TASKS = {
     "parser": "a transition-based parser with a stack LSTM: DIR/{train,dev,test}.conllu, or a toy language",
     "ast": "a child-sum Tree-LSTM that guesses the first word of a function's name from its syntax tree: the standard "
     "library of the running Python, or DIR/**/*.py",
+    "molecules": "message passing over atoms and bonds for energies of molecules: the G2 set, in the package ase",
 }
 
-NOT_SETTINGS = {"command", "run", "resume", "loop_samples"}
+NOT_SETTINGS = {"command", "run", "resume", "loop_samples", *_processes.OPTIONS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             option("--names", "how many first words, the most frequent ones, are told apart", "N")
             option("--max-nodes", "functions with more nodes are left out", "N")
             option("--embedding", "size of the vectors of node types and words", "N")
-        else:
+        elif name != "molecules":
             task.add_argument("--data", metavar="DIR", help="where the data is, as above")
             option("--embedding", "size of word vectors without --vectors", "N")
             task.add_argument("--vectors", metavar="FILE", help="pretrained word vectors in GloVe's text format")
@@ -87,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--loop-samples", type=NON_NEGATIVE.parse, metavar="N",
             help=f"in the end, time a plain loop over N samples (default: {_loop_samples(name)})",
         )  # fmt: skip
+        _processes.add_arguments(task)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,8 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(arguments).items() if name not in NOT_SETTINGS}
     directory = getattr(arguments, "run", None)
     loop_samples = getattr(arguments, "loop_samples", _loop_samples(arguments.task))
+    if hasattr(arguments, "local_processes"):
+        return _processes.start(arguments.local_processes, sys.argv[1:])
     keep_memory()
-    with limits_told():
+    _processes.join(arguments)
+    with limits_told(), _processes.deaths_told():
         if getattr(arguments, "resume", False):
             return resume(given, directory, loop_samples)
         return begin(given, directory, loop_samples)
@@ -104,21 +111,28 @@ def run(arguments: argparse.Namespace) -> int:
 def begin(given: Mapping[str, Any], directory: Path | None, loop_samples: int) -> int:
     """Begin a run. Its directory is made once its data has been read, so that mistakes in that leave none."""
     settings = new_settings(given)
-    check_new(directory)
-    trainer = make_trainer(settings)
-    with new_run(settings.task, directory) as made, stop_told(settings, made):
-        write_settings(settings, made)
-        return train(trainer, made, resume=False, loop_samples=loop_samples)
+    together = _processes.Together(settings)
+    with together.told(), ExitStack() as stack:
+        if together.is_first:
+            check_new(directory)
+        trainer = make_trainer(settings)
+        if together.is_first:
+            directory = stack.enter_context(new_run(settings.task, directory))
+            write_settings(settings, directory)
+        made = Path(together.of_first(str(directory)))
+        stack.enter_context(stop_told(settings, made))
+        return train(trainer, made, together, resume=False, loop_samples=loop_samples)
 
 
 def resume(given: Mapping[str, Any], directory: Path | None, loop_samples: int) -> int:
     """Train on in the directory of a run."""
     directory = existing_run(given["task"], directory)
-    with held(directory):
-        settings = resumed_settings(given, directory)
+    settings = resumed_settings(given, directory)
+    together = _processes.Together(settings)
+    with together.told(), held(directory) if together.is_first else nullcontext():
         trainer = make_trainer(settings)
         with stop_told(settings, directory):
-            return train(trainer, directory, resume=True, loop_samples=loop_samples)
+            return train(trainer, directory, together, resume=True, loop_samples=loop_samples)
 
 
 def make_trainer(settings: Settings) -> "Trainer":
@@ -128,17 +142,19 @@ def make_trainer(settings: Settings) -> "Trainer":
     return Trainer(make_task(settings), settings)
 
 
-def train(trainer: "Trainer", directory: Path, resume: bool, loop_samples: int) -> int:
-    """Train in a directory that this process holds. Returns the exit code."""
+def train(trainer: "Trainer", directory: Path, together: "Together", resume: bool, loop_samples: int) -> int:
+    """Train in a directory that process 0 holds; this process shows progress for all. Returns the exit code."""
+    from rich.console import Console
+
     from jitbatch.cli._checkpoints import Checkpoints
     from jitbatch.cli._display import Display
     from jitbatch.cli._log import Log
 
     task, settings = trainer.task, trainer.settings
-    log = Log(directory)
+    log = Log(directory if together.is_first else None)
     with (
         closing(Checkpoints(directory / "checkpoints")) as checkpoints,
-        Display(settings.epochs, len(task.train)) as display,
+        Display(settings.epochs, len(task.train), None if together.is_first else Console(quiet=True)) as display,
     ):
         display.say(f"{task.description}\nresults in {directory}")
         if resume:
@@ -149,15 +165,19 @@ def train(trainer: "Trainer", directory: Path, resume: bool, loop_samples: int) 
             checkpoints.save(trainer)  # a run can be resumed from the beginning on
         display.header()
         display.compiling()
-        exit_code = run_epochs(trainer, checkpoints, display, log)
+        exit_code = run_epochs(trainer, checkpoints, display, log, together)
         if exit_code == 0:
-            report(trainer, display, log, loop_samples)
+            if together.is_first:
+                report(trainer, display, log, loop_samples)
+            together.heard()  # the others end when the first has
         else:
             display.say(f"saved after {trainer.progress.step} steps. Go on by: {resume_command(settings, directory)}")
     return exit_code
 
 
-def run_epochs(trainer: "Trainer", checkpoints: "Checkpoints", display: "Display", log: "Log") -> int:
+def run_epochs(
+    trainer: "Trainer", checkpoints: "Checkpoints", display: "Display", log: "Log", together: "Together"
+) -> int:
     """Train to the end, or until someone interrupts; all is saved then. Returns the exit code."""
     from jitbatch.cli._interrupt import catch_interrupts
     from jitbatch.cli._trainer import Epoch, as_json
@@ -167,17 +187,18 @@ def run_epochs(trainer: "Trainer", checkpoints: "Checkpoints", display: "Display
         display.say("stopping after this step; once more stops at once")
 
     with catch_interrupts(on_interrupt) as interrupt:
-        for record in trainer.run():
+        for record in trainer.run(together.of_first):
             log.add(as_json(record))
             if isinstance(record, Epoch):
                 display.epoch(record)
             else:
                 display.step(record)
-            if isinstance(record, Epoch) or interrupt.signal is not None or checkpoints.are_old:
+            wishes = together.heard(stop=interrupt.signal is not None, save=checkpoints.are_old)
+            if isinstance(record, Epoch) or wishes:
                 checkpoints.save(trainer)
             if isinstance(record, Epoch):
                 log.summarise()
-            if interrupt.signal is not None:
+            if "stop" in wishes:
                 return interrupt.exit_code
     return 0
 

@@ -5,6 +5,7 @@ trainer can be saved, and left.
 """
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from jitbatch import Jitted, Ragged, StepCapacity, jit
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._tasks import Decorated, Task
+from jitbatch.data import local
 
 WORK = ("analysis", "compile", "execution")
 """What time is spent on: planning, compiling programs, and waiting for them to run."""
@@ -88,7 +90,10 @@ class Trainer:
         self.optimizer = nnx.Optimizer(self.model, rule, wrt=nnx.Param)
         self.best = nnx.state(self.model)
         self.progress = Progress()
-        self.steps: dict[str, Jitted[..., Any]] = {"update": update_step(task.loss, self.batch_size)}
+        self.mesh = jax.make_mesh((jax.device_count(),), ("data",)) if jax.device_count() > 1 else None
+        if self.mesh is not None and settings.executor == "loop":
+            raise CommandError("a plain loop runs on one device: leave --executor loop, or the other devices, out")
+        self.steps: dict[str, Jitted[..., Any]] = {"update": update_step(task.loss, self.batch_size, self.mesh)}
         if isinstance(task.predict, Decorated):
             self.steps["predict"] = predict_step(task.predict, self.batch_size)
 
@@ -104,11 +109,11 @@ class Trainer:
 
     # Training
 
-    def run(self) -> Iterator[Step | Epoch]:
-        """Train to the last epoch, from wherever it stands."""
+    def run(self, of_first: Callable[[str], str] = str) -> Iterator[Step | Epoch]:
+        """Train to the last epoch, from wherever it stands. `of_first` returns the text that process 0 gives it."""
         while self.progress.epoch < self.settings.epochs:
             yield from self._steps()
-            yield self._end_of_epoch()
+            yield self._end_of_epoch(of_first)
 
     def _steps(self) -> Iterator[Step]:
         progress = self.progress
@@ -140,18 +145,20 @@ class Trainer:
             self.model, self.optimizer, value = update(self.model, self.optimizer, planned)
             return value
 
-        for chosen, value in self._in_turn(update, run, samples):
+        batches = list(self._minibatches(samples))
+        own = list(local(batches, seed=None))
+        for chosen, value in zip(batches, self._in_turn(update, run, own), strict=True):
             with self._clock("execution"):
                 loss = float(value)
             yield chosen, loss
 
-    def _end_of_epoch(self) -> Epoch:
+    def _end_of_epoch(self, of_first: Callable[[str], str]) -> Epoch:
         progress = self.progress
         speed = progress.samples / sum(progress.seconds.values())
         seconds, loss = progress.seconds, progress.summed_loss / progress.samples
         progress.seconds = dict.fromkeys(WORK, 0.0)
         progress.epoch, progress.samples, progress.summed_loss = progress.epoch + 1, 0, 0.0
-        dev = self.evaluate(self.task.dev)
+        dev = json.loads(of_first(json.dumps(self.evaluate(self.task.dev))))
         metric = next(iter(dev.values()))
         is_best = metric > progress.best_metric
         if is_best:
@@ -168,15 +175,24 @@ class Trainer:
         """The metrics of the model on some samples; the first one is what an epoch is selected by."""
         return self.task.metrics(self.predictions(samples), samples)
 
+    def _model_here(self) -> nnx.Module:
+        """The model on the first device of this process. Each process evaluates all samples by itself."""
+        if self.mesh is None:
+            return self.model
+        definition, state = nnx.split(self.model)
+        return nnx.merge(definition, jax.tree.map(lambda leaf: leaf.addressable_data(0), state))
+
     def predictions(self, samples: Sequence[Any]) -> list[Any]:
-        predict = self.task.predict
+        predict, model = self.task.predict, self._model_here()
         if not isinstance(predict, Decorated):
-            return [one for chosen in self._minibatches(samples) for one in predict(self.model, chosen)]
+            return [one for chosen in self._minibatches(samples) for one in predict(model, chosen)]
         if self.settings.executor == "loop":
-            return [jax.tree.map(np.asarray, predict(self.model, sample)) for sample in samples]
+            return [jax.tree.map(np.asarray, predict(model, sample)) for sample in samples]
         step = self.steps["predict"]
         found: list[Any] = []
-        for chosen, result in self._in_turn(step, lambda planned: step(self.model, planned), samples):
+        batches = list(self._minibatches(samples))
+        results = self._in_turn(step, lambda planned: step(model, planned), batches)
+        for chosen, result in zip(batches, results, strict=True):
             with self._clock("execution"):
                 rows = result.to_list() if isinstance(result, Ragged) else list(np.asarray(result))
             found += rows[: len(chosen)]
@@ -190,20 +206,19 @@ class Trainer:
     # Parts of the above
 
     def _in_turn(
-        self, step: Jitted[..., Any], run: Callable[[Any], Any], samples: Sequence[Any]
-    ) -> Iterator[tuple[Sequence[Any], Any]]:
-        """Minibatches, and what a step returns for each. The next one is planned while the device runs."""
-        batches = list(self._minibatches(samples))
+        self, step: Jitted[..., Any], run: Callable[[Any], Any], batches: Sequence[Sequence[Any]]
+    ) -> Iterator[Any]:
+        """What a step returns for each minibatch. The next one is planned while the device runs."""
         with step.prefetch(batches) as planned:
             following = self._planned(planned)
-            for batch in batches:
+            for _ in batches:
                 before = compilations(step)
                 begin = time.perf_counter()
                 result = run(following)
                 work = "compile" if compilations(step) > before else "execution"
                 self.progress.seconds[work] += time.perf_counter() - begin
                 following = self._planned(planned)
-                yield batch, result
+                yield result
 
     def _planned(self, planned: Iterator[Any]) -> Any:
         with self._clock("analysis"):
@@ -225,7 +240,7 @@ def update_rule(learning_rate: float, weight_decay: float, steps: int) -> optax.
     return optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(schedule, weight_decay=weight_decay))
 
 
-def update_step(loss: Decorated, batch_size: int) -> Jitted[..., Any]:
+def update_step(loss: Decorated, batch_size: int, mesh: jax.sharding.Mesh | None) -> Jitted[..., Any]:
     """Forward, backward and update for a minibatch, which is filled up if it is smaller than the others."""
 
     def update(model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Any) -> Any:
@@ -234,7 +249,7 @@ def update_step(loss: Decorated, batch_size: int) -> Jitted[..., Any]:
         optimizer.update(model, gradients)
         return model, optimizer, value
 
-    return jit(update, samples="samples", pad=batch_size)
+    return jit(update, samples="samples", pad=batch_size, mesh=mesh)
 
 
 def predict_step(predict: Decorated, batch_size: int) -> Jitted[..., Any]:

@@ -1,4 +1,4 @@
-"""Data sets of structured samples: made on the fly, read from treebanks, and functions of Python."""
+"""Data sets of structured samples: made on the fly, read from treebanks, functions of Python, and molecules."""
 
 from jitbatch.data.ast_functions import Function as Function
 from jitbatch.data.ast_functions import Syntax as Syntax
@@ -12,6 +12,10 @@ from jitbatch.data.lattices import Lattice as Lattice
 from jitbatch.data.lattices import make_lattices as make_lattices
 from jitbatch.data.listops import ListOps as ListOps
 from jitbatch.data.listops import make_listops as make_listops
+from jitbatch.data.local import local as local
+from jitbatch.data.molecules import Molecule as Molecule
+from jitbatch.data.molecules import Molecules as Molecules
+from jitbatch.data.molecules import read_g2 as read_g2
 from jitbatch.data.sequences import Document as Document
 from jitbatch.data.sequences import Translation as Translation
 from jitbatch.data.sequences import make_documents as make_documents

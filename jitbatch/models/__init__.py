@@ -1,11 +1,15 @@
 """Flax nnx models of structured samples, each written for one sample. Needs the extra `flax`."""
 
+from jitbatch.models.decoder import Decoder as Decoder
+from jitbatch.models.drnn import DRNN as DRNN
+from jitbatch.models.early_exit import EarlyExit as EarlyExit
 from jitbatch.models.lattice import LatticeGRU as LatticeGRU
 from jitbatch.models.lattice import LatticeLSTM as LatticeLSTM
 from jitbatch.models.listops import ListOpsTreeLSTM as ListOpsTreeLSTM
 from jitbatch.models.lstm import LSTM as LSTM
 from jitbatch.models.lstm import BiLSTM as BiLSTM
 from jitbatch.models.lstm import LSTMCell as LSTMCell
+from jitbatch.models.molecule import MoleculeEnergy as MoleculeEnergy
 from jitbatch.models.mv_rnn import MVRNN as MVRNN
 from jitbatch.models.nested import NestedRNN as NestedRNN
 from jitbatch.models.parser import StackLSTMParser as StackLSTMParser

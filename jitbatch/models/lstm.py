@@ -61,5 +61,5 @@ class BiLSTM(nnx.Module):
         return [(left.h, right.h) for left, right in pairs]
 
     def ends(self, xs: Sequence[Array]) -> tuple[Array, Array]:
-        """What both have put out when they had read everything."""
+        """The last outputs of both directions."""
         return self.forward(xs)[-1].h, self.backward(xs[::-1])[-1].h

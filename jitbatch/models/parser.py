@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from jitbatch import Plan, Static, jitbatch
+from jitbatch import Static, jitbatch, value
 from jitbatch.data.transitions import LEFT, SHIFT, Transitions, legal_actions, move_and_relation, number_of_actions
 from jitbatch.models.losses import cross_entropy
 from jitbatch.models.lstm import LSTM
@@ -24,7 +24,7 @@ class Item(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """Where a parser stands: its stack and its buffer, both with the top at the end, and what it has done so far."""
+    """The state of a parser: its stack and its buffer, both with the top at the end, and the actions so far."""
 
     stack: tuple[Item, ...]
     buffer: tuple[Item, ...]
@@ -86,7 +86,7 @@ class StackLSTMParser(nnx.Module):
 
     @jitbatch
     def act(self, now: Configuration, move: Static[int], action: int) -> tuple[Item, State]:
-        """What an action puts on the stack, and what has been done after it."""
+        """The new item of the stack after an action, and the state of the actions."""
         embedded = self.action(action)
         done = self.history.step(now.done, embedded)
         if move.value == SHIFT:
@@ -115,38 +115,27 @@ class StackLSTMParser(nnx.Module):
         """The most likely action before each of the oracle's."""
         return [logits.argmax() for logits in self.oracle_logits(sample)]
 
+    @jitbatch
+    async def decode(self, words: np.ndarray, tags: np.ndarray) -> Array:
+        """The log-probability of a parse by the most likely action before each of them. Its decisions are the parse."""
+        now, total = self.start(words, tags), jnp.zeros(())
+        while now.buffer or len(now.stack) > 1:
+            best, likely = most_likely(self.logits(visible(now)))
+            action = await value(best)
+            move = move_and_relation(action)[0]
+            total = total + likely
+            now = after(now, move, *self.act(visible(now), Static(move), action))
+        return total
+
     def parse(self, words: Sequence[np.ndarray], tags: Sequence[np.ndarray]) -> list[list[int]]:
-        """The most likely actions of some sentences, chosen one after the other: all sentences take a step at a time.
-
-        What is computed depends on what was chosen, so the actions of a sentence cannot be planned together.
-        """
-        now: list[Configuration] = jax.device_get(self.start.batch(words, tags))
-        actions: list[list[int]] = [[] for _ in now]
-        scored = acted = None
-        while running := [i for i, one in enumerate(now) if one.buffer or len(one.stack) > 1]:
-            # A sentence that has ended does as another one: that costs nothing, and each step is the same program.
-            before = [visible(now[running[0]])] * len(now)
-            for i in running:
-                before[i] = visible(now[i])
-            scored = self.logits.plan(before, like=scored)
-            chosen = np.asarray(best_actions(self, scored)).tolist()
-            moves = [move_and_relation(action)[0] for action in chosen]
-            acted = self.act.plan(before, [Static(move) for move in moves], chosen, like=acted)
-            made = jax.device_get(results_of_actions(self, acted))
-            for i in running:
-                actions[i].append(chosen[i])
-                now[i] = after(now[i], moves[i], *jax.tree.map(lambda rows, i=i: rows[i], made))
-        return actions
+        """The most likely actions of some sentences, chosen one after the other."""
+        return self.decode.rollout(words, tags).decisions.answers
 
 
 @jax.jit
-def best_actions(parser: StackLSTMParser, plan: Plan) -> Array:
-    return parser.logits.batch(plan).argmax(axis=-1)
-
-
-@jax.jit
-def results_of_actions(parser: StackLSTMParser, plan: Plan) -> tuple[Item, State]:
-    return parser.act.batch(plan)
+def most_likely(logits: Array) -> tuple[Array, Array]:
+    """The most likely action, and its log-probability."""
+    return logits.argmax(), jax.nn.log_softmax(logits).max()
 
 
 def visible(now: Configuration) -> Configuration:
@@ -155,7 +144,7 @@ def visible(now: Configuration) -> Configuration:
 
 
 def after(now: Configuration, move: int, new: Item, done: State) -> Configuration:
-    """Where an action leads to that has put a new item on the stack."""
+    """The state after an action that put a new item on the stack."""
     if move == SHIFT:
         return Configuration((*now.stack, new), now.buffer[:-1], done)
     return Configuration((*now.stack[:-2], new), now.buffer, done)

@@ -1,4 +1,4 @@
-"""How related two sentences are (Tai et al., 2015)."""
+"""A model of the relatedness of two sentences (Tai et al., 2015)."""
 
 from collections.abc import Callable
 

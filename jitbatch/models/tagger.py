@@ -46,7 +46,7 @@ class Tagger(nnx.Module):
 
 
 class CharacterTagger(Tagger):
-    """The same, with a second BiLSTM that reads the characters of each word."""
+    """A `Tagger` with a second BiLSTM, which reads the characters of each word."""
 
     def __init__(
         self,

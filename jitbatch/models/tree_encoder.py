@@ -1,4 +1,4 @@
-"""What models of trees have in common: an output at each node, made from those of its children."""
+"""The common part of models of trees: an output at each node, computed from the outputs of its children."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar

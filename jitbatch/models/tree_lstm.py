@@ -13,7 +13,7 @@ from jitbatch.models.tree_encoder import dependency_post_order, post_order
 
 
 class State(NamedTuple):
-    """What an LSTM knows: its output and its memory."""
+    """The state of an LSTM: its output and its memory."""
 
     h: Array
     c: Array
