@@ -1,7 +1,7 @@
 """How long planning takes, and how much of it is left when it is done ahead of time.
 
     python bench/planning.py --data DIR [--cases sst sick] [--batches 64 256] [--hidden 128] [--trees N] [--apart]
-        [--json FILE]
+        [--only-planning] [--json FILE]
 
 DIR holds `sst/train.txt` and `sick/train/`; without it, trees are random. The case `sst-root` has a loss at the root
 alone; in `sst-encoded`, which is the same otherwise, and in `sick-encoded`, a decorated function walks the trees, and
@@ -15,6 +15,8 @@ not a plain one. For each case:
 - cold epoch: the time of an epoch with `f.plans` (planning and training) over never-seen samples, by that of the next
   one over the same samples;
 - ahead: the time of an epoch with `f.plans(..., prefetch=2)`, by that of the same steps on plans made before.
+
+With `--only-planning`, the first four of these alone are measured, and nothing is compiled.
 
 A node is a call that the batch computes or merges (`plan.summary.nodes`). With `--apart`, XLA has one core, and
 planning the others: what planning ahead hides where steps leave a core to it, as on an accelerator.
@@ -75,7 +77,7 @@ def seconds(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, float]:
+def measure(fun: Any, params: Any, samples: list[Any], size: int, only_planning: bool) -> dict[str, float]:
     batches = list(minibatches(samples, size))
     known, new = batches[: len(batches) // 2], batches[len(batches) // 2 :]
 
@@ -111,6 +113,18 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
             warm_cpu.append(time.thread_time() - cpu)
             counts.append(plan.summary.nodes)
 
+    planned = {
+        "nodes a minibatch": statistics.mean(counts),
+        "cold us a node": 1e6 * statistics.median(np.array(cold) / nodes),
+        "cold us a node, mean": 1e6 * sum(cold) / sum(nodes),
+        "cold cpu us a node": 1e6 * statistics.median(np.array(cold_cpu) / nodes),
+        "warm cpu us a node": 1e6 * statistics.median(np.array(warm_cpu) / counts),
+        "warm us a node": 1e6 * statistics.median(np.array(warm) / counts),
+        "warm ms a minibatch": 1e3 * statistics.median(warm),
+    }
+    if only_planning:
+        return planned
+
     ready = [jax.device_put(fun.plan(params, batch, like=largest)) for batch in batches]
     epoch(ready)  # compiles
     executed, ahead, in_turn = [], [], []
@@ -126,14 +140,7 @@ def measure(fun: Any, params: Any, samples: list[Any], size: int) -> dict[str, f
         first, *again = (seconds(lambda like=like: epoch(fun.plans(params, new, like=like))) for _ in range(4))
         cold_epochs.append(first / statistics.median(again))
     warm_step = statistics.median(executed) / len(batches)
-    return {
-        "nodes a minibatch": statistics.mean(counts),
-        "cold us a node": 1e6 * statistics.median(np.array(cold) / nodes),
-        "cold us a node, mean": 1e6 * sum(cold) / sum(nodes),
-        "cold cpu us a node": 1e6 * statistics.median(np.array(cold_cpu) / nodes),
-        "warm cpu us a node": 1e6 * statistics.median(np.array(warm_cpu) / counts),
-        "warm us a node": 1e6 * statistics.median(np.array(warm) / counts),
-        "warm ms a minibatch": 1e3 * statistics.median(warm),
+    return planned | {
         "ms a step": 1e3 * warm_step,
         "share of a step": statistics.median(warm) / warm_step,
         "cold epoch by warm": statistics.median(cold_epochs),
@@ -150,6 +157,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--trees", type=int, default=2048)
     parser.add_argument("--apart", action="store_true", help="one core for XLA, the others for planning")
+    parser.add_argument("--only-planning", action="store_true", help="nothing is compiled or trained")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     keep_memory()
@@ -159,7 +167,12 @@ def main() -> None:
     for name, case in read(arguments).items():
         for size in arguments.batches:
             clear_caches()
-            row = {"case": name, "minibatch": size, "apart": arguments.apart, **measure(*case, size)}
+            row = {
+                "case": name,
+                "minibatch": size,
+                "apart": arguments.apart,
+                **measure(*case, size, arguments.only_planning),
+            }
             rows.append(row)
             print(f"{name}, minibatch {size}:", flush=True)
             for key, value in list(row.items())[3:]:

@@ -10,11 +10,17 @@ import argparse
 from pathlib import Path
 
 import results
-from parts import figures, goals, growth, peers, tradeoff
+from parts import figures, goals, growth, on_device, peers, speed, tradeoff
 from parts.text import Content
 
 DOCS = Path(__file__).parent.parent / "docs"
-PARTS = {"peers": peers.part, "tradeoff": tradeoff.part, "growth": growth.part, "figures": figures.part}
+PARTS = {
+    "peers": peers.part,
+    "tradeoff": tradeoff.part,
+    "growth": growth.part,
+    "figures": figures.part,
+    "on_device": on_device.part,
+}
 INTRODUCTION = """# Benchmarks
 
 Samples a second against other frameworks, what analysis costs and what it gains, and how both grow. Made by
@@ -35,7 +41,9 @@ def page(folder: Path, docs: Path, quick: bool) -> str:
     parts = [INTRODUCTION]
     contents = {name: content for name in PARTS if (content := newest(folder, name, quick)) and content["rows"]}
     if "peers" in contents:
-        parts.append(goals.part([row for row in contents["peers"]["rows"] if "peers" in row]))
+        rows = [row for row in contents["peers"]["rows"] if "peers" in row]
+        parts.append(goals.part(rows))
+        parts.append(speed.draw(rows, docs / "images"))
     parts += [PARTS[name](content, docs / "images") for name, content in contents.items()]
     return "\n\n".join(filter(None, parts)) + "\n"
 

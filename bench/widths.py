@@ -7,6 +7,7 @@ DIR holds `sst/train.txt` or `sick/train/`. Each set is widths, and how many row
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from timing import interleaved
 
 from jitbatch import clear_caches, keep_memory
 from jitbatch.data import Vocabulary, read_sick, read_sst
-from jitbatch.execute.fused import widths as chunk_widths
+from jitbatch.execute.fused.targets import CPU, TARGETS
 
 SETS: dict[str, tuple[tuple[int, ...], int]] = {
-    "as it is": (chunk_widths.WIDTHS, chunk_widths.LAUNCH),
+    "as it is": (CPU.widths, CPU.launch),
     "8 to 512": ((8, 32, 128, 512), 12),
     "2 to 256": ((2, 4, 16, 64, 256), 6),
     "2 to 512": ((2, 8, 32, 128, 512), 6),
@@ -29,10 +30,7 @@ SETS: dict[str, tuple[tuple[int, ...], int]] = {
 
 def steps(fun: Any, params: Any, samples: Sequence[Any], widths: tuple[int, ...], launch: int) -> list[Callable]:
     """Inference and training of a minibatch, compiled for these widths."""
-    chunk_widths.WIDTHS, chunk_widths.LAUNCH = widths, launch
-    chunk_widths.overshoot.cache_clear()
-    for known in (chunk_widths.best_chunks, chunk_widths.nodes_for, chunk_widths.widths_for):
-        known.cache_clear()
+    TARGETS["cpu"] = replace(CPU, widths=widths, launch=launch)
     clear_caches()
     plan = jax.device_put(fun.plan(params, samples))
 
