@@ -16,4 +16,4 @@ from jitbatch.util import passes
 VERIFIED = passes.verified()  # held: it ends with the generator
 VERIFIED.__enter__()
 
-collect_ignore = ["meshes.py"]  # a script for a process of its own
+collect_ignore = ["mesh_steps.py", "meshes.py", "process_steps.py"]  # scripts for processes of their own

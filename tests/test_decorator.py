@@ -105,9 +105,10 @@ def test_partial_functions_and_lambdas_are_functions() -> None:
 
 def test_the_public_names() -> None:
     assert sorted(package.__all__) == [
-        "Batched", "CacheInfo", "Capacity", "JitbatchError", "Jitted", "Keys", "Plan", "Ragged", "RecompileWarning",
-        "Report", "Samples", "Static", "StepCapacity", "assert_max_compiles", "clear_caches", "jit",
-        "jitbatch", "keep_memory", "segment",
+        "AsyncBatched", "Batched", "CacheInfo", "Capacity", "Decisions", "JitbatchError", "Jitted", "Keys",
+        "Overloaded", "Plan", "Ragged", "RecompileWarning", "Report", "Rollout", "Samples", "Server", "ServerClosed",
+        "ServerStats", "Static", "StepCapacity", "assert_max_compiles", "clear_caches", "jit", "jitbatch",
+        "keep_memory", "run", "segment", "value",
     ]  # fmt: skip
     assert all(hasattr(package, name) for name in package.__all__)
     assert all(getattr(package, name).__doc__ for name in package.__all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from sampled import every
 
 from jitbatch import Static, jitbatch
 
@@ -82,9 +84,9 @@ def wanted(fun: Any) -> Any:
     return derivatives(lambda w: in_turn(fun, w, SAMPLES))
 
 
-@pytest.mark.parametrize("granularity", ["subgraph", "op"])
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("fun", MODELS)
+@pytest.mark.parametrize(
+    ("fun", "executor", "granularity"), every(5, itertools.product(MODELS, EXECUTORS, ["subgraph", "op"]))
+)
 def test_derivatives_are_those_of_the_plain_loop(fun: Any, executor: str, granularity: str) -> None:
     """Also where inputs are roots of zero, whose derivative is infinite, and go through loops that have none."""
     batched = jitbatch(fun, executor=executor, granularity=granularity)

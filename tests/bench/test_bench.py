@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import curves
+import field
 import regress
 import report
 import results
@@ -421,3 +423,16 @@ def test_a_package_that_cannot_be_installed_is_skipped(tmp_path: Path, monkeypat
 def test_the_modules_examples_hold() -> None:
     for module in (curves, text, growth_part, simulation, timing_module):
         assert doctest.testmod(module).failed == 0
+
+
+def test_models_of_the_zoo_need_at_least_the_bound() -> None:
+    if field.ED_BATCH not in field.POLICIES:
+        field.register(field.Policy(field.ED_BATCH, field.frontier))
+    try:
+        made = field.ZOO["lattice-gru"](np.random.default_rng(0), 3, 4)
+        steps = field.steps_of(made)
+    finally:
+        del field.POLICIES[field.ED_BATCH]
+    assert 0 < steps["bound"] <= steps["layers"] <= min(steps["agenda"], steps["depth"])
+    assert steps["bound"] <= steps[field.ED_BATCH] <= steps["nodes"]
+    assert all(speed > 0 for speed in field.speeds_of(made, rounds=1).values())

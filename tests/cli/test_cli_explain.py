@@ -70,7 +70,7 @@ def test_samples_of_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     outs = []
     for name in ("trees.json", "trees.jsonl", "explained_model:trees"):
         explain("explained_model:total", "--params", "explained_model:weights", "--data", name)
-        outs.append(capsys.readouterr().out.partition("launches")[0])
+        outs.append(capsys.readouterr().out.partition("analysis")[0])
     assert outs[0] == outs[1] == outs[2]
 
 

@@ -19,6 +19,7 @@ import pytest
 from jitbatch.cli import _runs, main
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._runs import existing_run, held, new_run
+from jitbatch.cli._settings import new_settings, write_settings
 
 SMALL = ["--limit", "22", "--batch-size", "8", "--hidden", "4", "--train-size", "100", "--loop-samples", "0"]
 
@@ -123,7 +124,7 @@ def test_a_run_that_is_held_says_by_whom(tmp_path: Path) -> None:
 
 
 def test_resuming_a_run_that_is_held_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "settings.json").write_text("{}")
+    write_settings(new_settings({"task": "listops"}), tmp_path)
     with held(tmp_path):
         assert main(["train", "listops", "--run", str(tmp_path), "--resume"]) == 1
     assert f"{tmp_path} is in use by process {os.getpid()} on" in capsys.readouterr().err

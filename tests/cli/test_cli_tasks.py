@@ -1,6 +1,7 @@
 """What can be trained: data is read and numbered, models fit it, mistakes in it are told."""
 
 import codecs
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -381,3 +382,18 @@ def test_a_toy_language_is_learnt(task: str, tmp_path: Path) -> None:
     final = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
     achieved, *_ = final["test"].values()
     assert achieved > max(final["baselines"].values()) + 0.05
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ase") is None, reason="the G2 set needs the package ase")
+def test_molecules_begin_at_what_composition_tells() -> None:
+    task = make_task(small("molecules"))
+    assert (len(task.train), len(task.dev), len(task.test)) == (96, 22, 30)
+    sample = task.test[0]
+    by_element = np.asarray(task.model.reference.embedding)[:, 0]  # type: ignore[attr-defined]
+    assert task.model.energy(sample) == pytest.approx(by_element[sample.species].sum(), rel=1e-5)  # type: ignore[attr-defined]
+    composed = [by_element[one.species].sum() for one in task.test]
+    figures = {name: found() for name, found in task.baselines.items()}
+    assert figures["composition: an energy for each element"] == pytest.approx(
+        task.metrics(composed, task.test)["negative mae (eV)"], rel=1e-4
+    )
+    assert figures["the mean energy"] < figures["composition: an energy for each element"]

@@ -11,6 +11,7 @@ import zoo
 from core.cores import CORES, assert_equal_plans, planning_by
 from fuzz.programs import make_program
 from fuzz.trials import choices_of
+from sampled import every
 
 from jitbatch import jitbatch
 from jitbatch.batch.retype import typed
@@ -43,8 +44,9 @@ def check(fun: Any, options: dict[str, Any], params: Any, columns: list[list[Any
         assert_equal_plans(one, other)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", [workload.name for workload in zoo.WORKLOADS])
+@pytest.mark.parametrize(
+    ("name", "options"), every(3, [(workload.name, options) for workload in zoo.WORKLOADS for options in OPTIONS])
+)
 def test_plans_of_the_zoo(name: str, options: str) -> None:
     workload = zoo.named(name)
     params, samples = workload.draw(7)
@@ -81,7 +83,7 @@ def test_a_program_is_filled_again(name: str, loops: str, core: str) -> None:
             filled = refill(layout, typed(plan.graphs, static.types), inputs, POLICIES["auto"], dedupe=True)
             assert filled is not None
             jax.tree.map(np.testing.assert_array_equal, filled.tables, plan.tables)
-            for one, other in zip(filled.inputs, plan.inputs, strict=True):
+            for one, other in zip(filled.inputs, plan.rows, strict=True):
                 assert one is other is None or np.array_equal(one, other)
             rows = filled.output_rows.reshape(len(own), -1).T
             np.testing.assert_array_equal(rows, np.stack(plan.out_rows))

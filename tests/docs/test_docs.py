@@ -4,28 +4,15 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from pages import code_of, run
+
+import jitbatch
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-HIDDEN = r"<!-- before the next block:\n(.*?)-->"
-"""What a page's code needs but its readers do not."""
-
-
-def code_of(page: Path) -> str:
-    """All Python of a page, on the lines where it stands there, so that tracebacks name them."""
-    text = page.read_text(encoding="utf-8")
-    code = [""] * text.count("\n")
-    for block in re.finditer(rf"^( *)```python\n(.*?)^\1```|{HIDDEN}", text, re.DOTALL | re.MULTILINE):
-        part = 2 if block[2] is not None else 3
-        lines = textwrap.dedent(block[part]).splitlines()
-        first = text.count("\n", 0, block.start(part))
-        code[first : first + len(lines)] = lines
-    return "\n".join(code)
-
 
 WITH_CODE = [page for page in PAGES if "_build" not in page.parts and code_of(page).strip()]
 
@@ -52,10 +39,35 @@ def test_a_page_runs(page: Path) -> None:
         flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
         subprocess.run([sys.executable, "-c", code_of(page)], env=os.environ | {"XLA_FLAGS": flags}, check=True)
     else:
-        exec(compile(code_of(page), str(page), "exec"), {"__name__": page.stem})
+        run(page)
 
 
 def test_the_example_of_the_readme_compiles_once() -> None:
-    names: dict[str, object] = {}
-    exec(compile(code_of(ROOT / "README.md"), "README.md", "exec"), names)
-    assert names["step"].cache_info()["programs"] == (1, 1, 1, 1)  # type: ignore[attr-defined]
+    step = run(ROOT / "README.md")["step"]
+    assert step.cache_info()["programs"] == (1, 1, 1, 1)  # type: ignore[attr-defined]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. auto\w+:: jitbatch\.(\w+)$", reference, re.MULTILINE)
+    assert sorted(listed) == sorted(jitbatch.__all__)
+    (segment,) = re.findall(r"automodule:: jitbatch\.segment\n\s+:members: (.*)", reference)
+    assert sorted(segment.split(", ")) == sorted(jitbatch.segment.__all__)
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    for name in jitbatch.__all__:
+        assert (getattr(jitbatch, name).__doc__ or "").strip(), f"jitbatch.{name} has no docstring"
+
+
+def test_the_version_is_that_of_the_changelog_and_the_citation() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\d+\.\d+\.\d+)", changelog, re.MULTILINE)
+    assert released[0] == jitbatch.__version__
+    assert f"\nversion: {jitbatch.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#:\s]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampled import every
 from zoo import WORKLOADS, Workload, assert_same
 
 from jitbatch import jitbatch
@@ -91,7 +93,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXECUTORS, "node_by_node", Executor("node_by_node", lower))
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+@pytest.mark.parametrize("workload", every(5, WORKLOADS, name=attrgetter("name")))
 def test_a_toy_executor_computes_what_the_plain_loop_does(workload: Workload) -> None:
     params, samples = workload.draw(size=2)
     batched = jitbatch(workload.fun, executor="node_by_node", policy="agenda")

@@ -242,3 +242,12 @@ def test_many_shapes_are_one_advice() -> None:
     (advice,) = [advice for advice in report.advice if "shapes" in advice.text]
     assert "9 types instead of one" in advice.text
     assert "(9 in all)" in advice.text
+
+
+def test_pieces_of_one_line_are_no_types_of_one_function() -> None:
+    def averaged(w: Any, xs: Any) -> Any:
+        return jnp.stack([w["w"][x] for x in xs]).mean(axis=0) @ w["v"]
+
+    report = jitbatch(averaged).explain(PARAMS, [[1, 2, 3], [0, 2], [1, 1, 1, 3]])
+    assert len([cell for cell in report.cells if cell.function == "averaged"]) == 2, "what is looked up, and the rest"
+    assert report.advice == ()

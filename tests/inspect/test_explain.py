@@ -13,6 +13,7 @@ import zoo
 from test_advice import PARAMS, X, line, projected
 
 from jitbatch import JitbatchError, Report, jitbatch
+from jitbatch.inspect.report import Advice
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,27 @@ def test_the_cells_add_up_to_the_plan(name: str, executor: str) -> None:
         assert part.smallest_width <= part.mean_width
         assert part.mean_width == pytest.approx(part.distinct / part.steps)
         assert 0 <= part.padding < 1
+
+
+@pytest.mark.parametrize("name", ["binary_tree", "tagger", "per_node_losses", "child_sum_lists"])
+@pytest.mark.parametrize("executor", ["fused", "dispatch"])
+def test_the_steps_under_other_policies_are_those_of_their_plans(name: str, executor: str) -> None:
+    workload = zoo.named(name)
+    params, samples = workload.draw(8)
+    told = jitbatch(workload.fun, executor=executor).explain(params, samples)
+    assert told.policy.startswith(f"auto: {told.steps} steps;")
+    for policy in ("depth", "agenda"):
+        steps = jitbatch(workload.fun, executor=executor, policy=policy).plan(params, samples).summary.steps
+        assert f"{steps} with policy={policy!r}" in told.policy
+
+
+def test_launches_are_numbered_by_steps(report: Report) -> None:
+    numbers = [launch.step for launch in report.step_list]
+    assert sorted(set(numbers)) == list(range(report.steps))
+    assert len(numbers) == report.launches
+    assert {node.step for node in report.sample_nodes} <= set(numbers)
+    for launch in report.step_list:
+        assert len({(one.cell, one.part, one.column) for one in report.step_list if one.step == launch.step}) == 1
 
 
 def test_a_cell_is_named_by_the_users_function_and_line(report: Report) -> None:
@@ -188,3 +210,12 @@ def test_cells_are_sorted_by_what_they_take_to_compile() -> None:
         assert seconds[0] > 0
         assert "compile" in str(report)
         assert ("compilation, by which they are sorted, estimated from equations" in str(report)) == (not measure)
+
+
+def test_the_line_of_advice_is_the_users_own() -> None:
+    fun = projected.__wrapped__
+    where = f"{fun.__code__.co_filename}:{fun.__code__.co_firstlineno}"  # of the decorator
+    assert Advice(where, "").code == "def projected(w: Any, x: Any) -> Any:"
+    assert Advice(line(projected, "# the product"), "").code.startswith("return jnp.tanh")
+    for nowhere in ("", "/no/such/file.py:3", f"{fun.__code__.co_filename}:99999", "<stdin>:1"):
+        assert Advice(nowhere, "").code == ""

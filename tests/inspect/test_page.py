@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import zoo
 
 from jitbatch import Report, Static, jitbatch
-from jitbatch.inspect.page import colour
+from jitbatch.inspect.page import LANES, colour, lanes_of
 from jitbatch.inspect.report import Advice
+from jitbatch.inspect.terminal import TYPES
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +45,13 @@ def hostile() -> Report:
 def test_the_page_needs_nothing_else(report: Report, tmp_path: Path) -> None:
     report.to_html(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert report.to_html() == text
     assert not re.search(r"{{\w+}}", text)
     for outside in ("src=", "href=", "@import", "url(", "fetch("):
         assert outside not in text
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
     (data,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert len(json.loads(data)["steps"]) == report.launches
+    assert len(json.loads(data)["launches"]) == report.launches
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ def test_hostile_file_names_stay_text(report: Report, tmp_path: Path, file: str)
     assert "<!--" not in text
     shown = escape(file).encode(errors="backslashreplace").decode()
     assert f"<h1>{shown}</h1>" in text
-    assert f"<code>{shown}</code> is {shown}</li>" in text
+    assert f"<code>{shown}</code> is {shown}<pre>" in text
 
 
 def test_the_policy_of_the_page_allows_its_own_script_and_style_and_nothing_else(
@@ -138,10 +141,10 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-def opened(browser: Any, report: Report, path: Path, scheme: str = "light") -> tuple[Any, list[str]]:
+def opened(browser: Any, report: Report, path: Path, scheme: str = "light", width: int = 1240) -> tuple[Any, list[str]]:
     """A page of a report, and what went wrong on it: errors, and anything that was loaded besides."""
     report.to_html(path)
-    page = browser.new_context(color_scheme=scheme, viewport={"width": 1240, "height": 900}).new_page()
+    page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}).new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text))
@@ -154,9 +157,8 @@ def opened(browser: Any, report: Report, path: Path, scheme: str = "light") -> t
 def test_the_page_draws_the_batch(browser: Any, report: Report, tmp_path: Path, scheme: str) -> None:
     page, wrong = opened(browser, report, tmp_path / "report.html", scheme)
     assert wrong == []
-    boxes = len({(step.column, step.cell, step.part) for step in report.step_list})
-    assert page.locator("#batch .mark").count() == boxes
-    assert page.locator("#time .mark").count() == len(report.step_list)
+    assert page.locator("#batch .mark").count() == report.steps < report.launches
+    assert page.locator("#time .mark").count() == report.steps
     assert page.locator("#sample .mark").count() == len(report.sample_nodes)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -174,7 +176,7 @@ def test_pointing_at_a_step_shows_its_line_and_its_place_in_the_sample(
     assert "calls in" in tip
     first = report.step_list[0]
     in_step = sum(node.step == 0 for node in report.sample_nodes)
-    assert f"{first.count} calls in {first.width} rows" in tip
+    assert f"step 0, {first.count} calls in {first.width} rows" in tip
     assert page.locator("#sample .mark:not(.dim)").count() == in_step
     assert wrong == []
 
@@ -204,10 +206,11 @@ def test_hostile_file_names_run_nothing(browser: Any, report: Report, tmp_path: 
 def test_the_policy_stops_a_script_that_gets_into_the_page(browser: Any, report: Report, tmp_path: Path) -> None:
     # Names are escaped, so none gets there; the policy would stop one that did.
     class Broken(Report):
-        def to_html(self, path: Any) -> None:
-            super().to_html(path)
+        def to_html(self, path: Any = None) -> str:
+            text = super().to_html()
             attack = "<script>document.title = 'run'</script><b onclick=\"document.title = 'run'\" id=b>x</b>"
-            path.write_text(path.read_text().replace("<main>", f"<main>{attack}"))
+            path.write_text(text.replace("<main>", f"<main>{attack}"))
+            return text
 
     broken = Broken(**{field.name: getattr(report, field.name) for field in fields(report)})
     page, wrong = opened(browser, broken, tmp_path / "report.html")
@@ -225,6 +228,70 @@ def test_colours_are_those_of_the_cells(browser: Any, report: Report, tmp_path: 
     ]
     assert shown == expected
     assert len(shown) == len(report.cells)
+
+
+def test_each_drawing_is_walked_with_the_arrow_keys(browser: Any, report: Report, tmp_path: Path) -> None:
+    page, wrong = opened(browser, report, tmp_path / "report.html")
+    assert page.locator(".mark[tabindex='0']").count() == 3, "one stop for each drawing"
+    page.keyboard.press("Tab")
+    name = "document.activeElement.getAttribute('aria-label')"
+    first = page.evaluate(name)
+    assert first == page.locator("#batch .mark").first.get_attribute("aria-label")
+    assert "step 0, " in first
+    assert page.locator("#tip").evaluate("tip => tip.style.opacity") == "1"
+    page.keyboard.press("ArrowRight")
+    assert "step 1 in 2 launches, " in page.evaluate(name)
+    page.keyboard.press("End")
+    assert f"step {report.steps - 1}, " in page.evaluate(name)
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").evaluate("tip => tip.style.opacity") == "0"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.ownerSVGElement.id") == "time"
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_two_hundred_types_fit_the_page(browser: Any, tmp_path: Path, width: int) -> None:
+    report = many_types(60)
+    page, wrong = opened(browser, report, tmp_path / "report.html", width=width)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert "It hardly batched." in page.locator(".verdict").inner_text()
+    assert page.locator(".verdict pre code").inner_text() == "return jnp.take(words, jnp.arange(2), axis=0).sum()"
+    assert page.locator(".verdict").bounding_box()["y"] < 300
+    assert page.locator("#batch").bounding_box()["height"] < 200
+    assert page.locator("tbody:visible").count() == TYPES
+    page.get_by_role("button", name="Show 54 more types").click()
+    assert page.locator("tbody:visible").count() == 60
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_long_paths_cut_nothing_off(browser: Any, report: Report, tmp_path: Path, width: int) -> None:
+    long = with_hostile_files(report, "a_folder_of_a_project_with_long_names/" * 8 + "model.py")
+    page, wrong = opened(browser, long, tmp_path / "report.html", width=width)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if width == 1280:
+        table = page.locator("table").bounding_box()
+        assert table["x"] + table["width"] <= width, "the columns of time and of compilation are seen"
+    assert wrong == []
+
+
+def many_types(count: int) -> Report:
+    def pooled_words_with_a_name_that_is_longer_than_its_column_in_any_table(scale: Any, words: Any) -> Any:
+        return jnp.take(words, jnp.arange(2), axis=0).sum()
+
+    samples = [np.ones((2 + length, 4), np.float32) for length in range(count)]
+    return jitbatch(pooled_words_with_a_name_that_is_longer_than_its_column_in_any_table).explain(1.0, samples)
+
+
+def test_a_drawing_has_a_lane_for_each_function_if_types_are_many(report: Report) -> None:
+    assert lanes_of(report) == ([cell.name for cell in report.cells], list(range(len(report.cells))))
+    cells = tuple(replace(report.cells[0], name=f"f #{n}") for n in range(20))
+    assert lanes_of(replace(report, cells=cells)) == (["f (20 types)"], [0] * 20)
+    cells = tuple(replace(report.cells[0], name=f"f{n}") for n in range(30))
+    names, lanes = lanes_of(replace(report, cells=cells))
+    assert names == [*(f"f{n}" for n in range(LANES - 1)), "7 other functions"]
+    assert lanes == [min(n, LANES - 1) for n in range(30)]
 
 
 def test_a_batch_of_the_loop_executor_has_a_page_too(browser: Any, tmp_path: Path) -> None:

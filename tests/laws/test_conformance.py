@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import attention_models  # noqa: F401  its workloads are among those of the zoo
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import Array
+from sampled import every
 from zoo import (
     HIDDEN,
     INPUT,
@@ -47,13 +49,13 @@ DIAGONAL = (("op", "depth", "dispatch"), ("subgraph", "agenda", "fused"), ("grap
 
 def cases() -> Iterator[Any]:
     """The full grid of options on one workload; each granularity, policy and executor on all others. Of the grid, only
-    `auto` policies and executors run, and op and graph on every sixth workload, in turn, unless slow tests are asked
+    `auto` policies and executors run, and op and graph on every twelfth workload, in turn, unless slow tests are asked
     for."""
     grid = [(granularity, policy, "dispatch") for granularity in GRANULARITIES for policy in POLICIES]
     grid += [("auto", policy, "fused") for policy in POLICIES]
     for number, workload in enumerate(WORKLOADS):
         for options in grid if workload.name == GRID[0] else DIAGONAL:
-            often = options[0] == "subgraph" or number % 6 == 3 * (options[0] == "op")
+            often = options[0] == "subgraph" or number % 12 == 6 * (options[0] == "op")
             if workload.name == GRID[0]:
                 often = options[1] == "auto" or options[2] == "fused"
             marks = () if often else pytest.mark.slow
@@ -87,13 +89,7 @@ def check(workload: Workload, values: Any = None, grads: Any = None) -> None:
         assert_same(grads, reference_gradients(workload), **({"rtol": 5e-2, "atol": 5e-2} if low else GRADIENTS))
 
 
-@pytest.mark.parametrize(
-    "workload",
-    [
-        pytest.param(workload, id=workload.name, marks=() if number % 3 == 2 else pytest.mark.slow)
-        for number, workload in enumerate(WORKLOADS)
-    ],
-)
+@pytest.mark.parametrize("workload", every(6, WORKLOADS, first=2, name=attrgetter("name")))
 def test_values(workload: Workload) -> None:
     check(workload, values=workload.batched.batch(*drawn(workload)))
 
@@ -279,7 +275,7 @@ def test_batch_inside_a_plain_loss_with_optimisation_steps() -> None:
 # --- Options
 
 
-@pytest.mark.parametrize("name", ["binary_tree", "one_sample_repeated", "dag", "dropout_keys"])
+@pytest.mark.parametrize("name", every(3, ["binary_tree", "one_sample_repeated", "dag", "dropout_keys"]))
 def test_dedupe_changes_no_result(name: str) -> None:
     workload = named(name)
     params, samples = drawn(workload)

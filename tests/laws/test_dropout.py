@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import flax.linen as nn
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from sampled import every
 from zoo import assert_same, stack
 
 from jitbatch import JitbatchError, Keys, jitbatch
@@ -112,8 +114,7 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused"])
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize(("name", "executor"), every(3, itertools.product(USES, ["fused", "dispatch"])))
 def test_values_and_gradients_are_those_of_the_loop_with_the_same_keys(name: str, executor: Any) -> None:
     fun, params = USES[name]
     batched = jitbatch(fun, executor=executor)

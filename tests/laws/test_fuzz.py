@@ -13,7 +13,7 @@ from fuzz.trials import choices_of, try_program
 SEED = 1
 PROGRAMS = 100
 PART = 10
-OFTEN = 50
+OFTEN = 30
 """How many of the programs run without slow tests."""
 
 

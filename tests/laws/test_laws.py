@@ -30,7 +30,7 @@ MAX_BATCH = 4
 MAX_NODES = 4
 
 laws = settings(
-    max_examples=8,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     database=None,

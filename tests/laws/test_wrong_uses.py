@@ -48,10 +48,6 @@ class Thing:
     pass
 
 
-async def later(w: Any, x: Any) -> Any:
-    return w * x
-
-
 def one_by_one(w: Any, x: Any) -> Any:
     yield w * x
 
@@ -181,7 +177,6 @@ CALLS: dict[str, tuple[type[Exception], Callable[[], Any], list[str]]] = {
     # Decorating
     "a class": (TypeError, lambda: jitbatch(Thing), ["decorates functions", "Thing"]),
     "an option in place of the function": (TypeError, lambda: jitbatch("fused"), ["decorates functions, got 'fused'"]),
-    "an async function": (TypeError, lambda: jitbatch(later), ["`later`", "an async function"]),
     "a generator function": (TypeError, lambda: jitbatch(one_by_one), ["`one_by_one`", "a generator function"]),
     "loops": (TypeError, lambda: jitbatch(loops="never"), ["loops='never'", "'dynamic'", "'static'"]),
     "dedupe": (TypeError, lambda: jitbatch(dedupe="yes"), ["dedupe='yes' is not True or False"]),

@@ -93,6 +93,20 @@ def test_a_jitted_function_that_compiles_for_another_reason() -> None:
         step(W, plan, short)
 
 
+def test_a_cause_is_of_one_program() -> None:
+    double = jitbatch(lambda scale, x: scale * x)
+
+    def run() -> None:
+        with assert_max_compiles(0):
+            jax.jit(lambda scale: double.batch(scale, double.plan(scale, [1.0, 2.0])))(jnp.float32(2))
+            jax.jit(lambda x: x + 41)(jnp.float32(1))
+
+    with pytest.raises(AssertionError) as told:
+        run()
+    *_, unrelated = str(told.value).splitlines()
+    assert unrelated.split(". ", 1)[1] == "jit(<lambda>)"
+
+
 def test_another_number_of_samples_is_a_cause() -> None:
     batched = jitbatch(lambda w, x: leaf_cell(w, x))
     plan = batched.plan(W, [1.0, 2.0, 3.0])

@@ -50,9 +50,9 @@ DERIVATIVES: dict[str, Callable[[Any], Any]] = {
     "linearize": lambda loss: lambda w, plan: jax.linearize(loss, w, plan),
     "jvp": lambda loss: (
         lambda w, plan: jax.jvp(
-            lambda inputs: loss(w, dataclasses.replace(plan, inputs=inputs)),
-            (plan.inputs,),
-            (plan.inputs,),
+            lambda inputs: loss(w, dataclasses.replace(plan, rows=inputs)),
+            (plan.rows,),
+            (plan.rows,),
         )
     ),
 }

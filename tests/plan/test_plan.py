@@ -209,9 +209,9 @@ def with_tables(plan: Plan, **changes: Any) -> dict[str, Any]:
 BREAKS: dict[str, tuple[str, Callable[[Plan], dict[str, Any]]]] = {
     "inputs are short": (
         "inputs have the size they are padded to",
-        lambda p: {"inputs": with_first(p.inputs, p.inputs[0][:-1])},
+        lambda p: {"rows": with_first(p.rows, p.rows[0][:-1])},
     ),
-    "inputs are missing": ("inputs have the size they are padded to", lambda p: {"inputs": with_first(p.inputs, None)}),
+    "inputs are missing": ("inputs have the size they are padded to", lambda p: {"rows": with_first(p.rows, None)}),
     "an operand is missing": (
         "step 0 reads an operand for each row of its kind",
         lambda p: with_tables(p, operands=with_first(tables_of(p)["operands"], tables_of(p)["operands"][0][:-1])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array, lax
+from sampled import every
 from zoo import assert_same
 
 from jitbatch import jitbatch
@@ -19,6 +21,8 @@ from jitbatch.util.errors import MutationError
 nnx = pytest.importorskip("flax.nnx")
 
 SIZE = 4
+FORMS = ("sample", "cell", "method")
+EXECUTORS = ("dispatch", "fused", "per_sample")
 
 
 class Net(nnx.Module):
@@ -86,9 +90,7 @@ def forms(use: Callable[[Any, Any], Array]) -> dict[str, tuple[Any, Callable[[An
     }
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused", "per_sample"])
-@pytest.mark.parametrize("form", ["sample", "cell", "method"])
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize(("name", "form", "executor"), every(5, itertools.product(USES, FORMS, EXECUTORS), first=1))
 def test_transformations(name: str, form: str, executor: str) -> None:
     module, fun = forms(USES[name])[form]
     xs = samples()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from jitbatch import Static, clear_caches, jitbatch
+from jitbatch.record import structure as structure_module
 from jitbatch.record.structure import MOST_BYTES, Structure, cannot_change, describe_leaf
 from jitbatch.util.errors import ArgumentError, SampleError
 
@@ -266,3 +268,53 @@ def test_shapes_in_place_of_parameters_are_for_planning() -> None:
     ):
         with pytest.raises(ArgumentError, match=r"the shared argument params\['w'\] is a jax.ShapeDtypeStruct"):
             use()
+
+
+def shared_part(depth: int, innermost: Any) -> Any:
+    part = innermost
+    for _ in range(depth):
+        part = (part, part)
+    return part
+
+
+@pytest.mark.parametrize("innermost", [1, 0, np.ones(2, np.float32), jnp.ones(2), [1.0], {"a": 2.0}, None, ()])
+def test_samples_of_shared_parts_are_refused_before_they_are_walked(
+    innermost: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(structure_module, "MOST_PARTS", 100)
+    total = jitbatch(lambda scale, tree: scale * 2.0)
+    total.plan(1.0, [shared_part(4, innermost)])  # 31 parts, and what is in the innermost ones
+    for depth in (7, 200):
+        with pytest.raises(SampleError, match=r"sample 1 is a tree of more than 100 parts.*number them"):
+            total.plan(1.0, [2.0, shared_part(depth, innermost)])
+
+
+def levels_left(depth: int = 0) -> int:
+    """How many calls Python allows below this one."""
+    try:
+        return levels_left(depth + 1)
+    except RecursionError:
+        return depth
+
+
+@pytest.mark.parametrize("sample", [shared_part(40, 1.0), functools.reduce(lambda part, _: (part,), range(3000), 1.0)])
+def test_refused_samples_leave_the_recursion_depth_as_it_was(sample: Any) -> None:
+    before = levels_left()
+    for _ in range(2):
+        with pytest.raises(SampleError, match=r"too deeply|a tree of more than"):
+            jitbatch(lambda scale, tree: scale).plan(1.0, [sample])
+    assert levels_left() == before
+
+
+def test_a_structure_of_static_values_is_looked_up_without_comparing_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    fun = jitbatch(lambda scale, names: scale * len(names[0].value))
+    fun.plan(2.0, [[Static(f"name {i}") for i in range(9)]])
+    calls: list[Any] = []
+    original = Static.__eq__
+    monkeypatch.setattr(Static, "__eq__", lambda self, other: calls.append(self) or original(self, other))
+    again = [[Static(f"name {i}") for i in range(9)] for _ in range(3)]
+    fun.plan(2.0, again)
+    first = len(calls)  # values that are met first are found among those of earlier samples
+    assert first <= 3 * 9
+    fun.plan(2.0, again)
+    assert len(calls) == first

@@ -526,6 +526,15 @@ def test_room_grows_with_headroom_and_says_so(caplog: pytest.LogCaptureFixture) 
     assert traces(step) == before + 2  # another number of samples
 
 
+def test_only_what_is_compiled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    own = jitbatch(score.__wrapped__)
+    step = jb.jit(lambda params, trees: own.batch(params, trees))
+    with caplog.at_level(logging.INFO, logger="jitbatch"):
+        step(W, TREES)  # traced once to find the samples, then compiled
+    assert len(caplog.records) == 1
+    assert "the first plan of" in caplog.text
+
+
 # --- Planning ahead
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from typing import Any
 
 import pytest
 
 from jitbatch import CacheInfo, clear_caches
-from jitbatch.util.caches import Cache, _registry
+from jitbatch.util import compat, sites
+from jitbatch.util.caches import Cache, _registry, memoised
 
 
 def test_the_least_recently_used_entry_goes_first() -> None:
@@ -139,3 +141,29 @@ def test_threads_that_make_an_entry_at_once_get_the_same_one() -> None:
         thread.join()
     assert len(got) == 8
     assert len(set(map(id, got))) == 1
+
+
+def test_memoised_functions_are_cleared() -> None:
+    calls: list[int] = []
+
+    @memoised(4)
+    def double(x: int) -> int:
+        calls.append(x)
+        return 2 * x
+
+    assert [double(1), double(1)] == [2, 2]
+    clear_caches()
+    assert double(1) == 2
+    assert calls == [1, 1]
+
+
+def test_what_is_known_of_code_is_cleared() -> None:
+    code = test_what_is_known_of_code_is_cleared.__code__
+    functions: list[Any] = [compat.defined_in_network_library, sites.is_library, sites.calls_itself, sites._lines]
+    for fun, given in zip(functions, (code.co_filename, code, code, code), strict=True):
+        fun(given)
+    sites._code_kind(code)
+    clear_caches()
+    assert [fun.cache_info().currsize for fun in functions] == [0, 0, 0, 0]
+    assert not sites._code_kinds
+    assert not sites._operators

@@ -32,7 +32,8 @@ def test_nothing_reaches_into_jax(source: Path) -> None:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = [node.value] if node.value.startswith("jax.") else []  # importlib.import_module
         for name in names:
-            assert "_src" not in name.split("."), f"{source.name}:{node.lineno} uses {name}"
+            is_exception = (source.stem, name) == ("compat", "jax._src.distributed")  # the coordination service
+            assert is_exception or "_src" not in name.split("."), f"{source.name}:{node.lineno} uses {name}"
 
 
 def test_the_sources_were_found() -> None:

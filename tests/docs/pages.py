@@ -1,0 +1,34 @@
+"""The Python of a page of the documentation. As a script it runs the pages it is given: `python pages.py README.md`."""
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+HIDDEN = r"<!-- before the next block:\n(.*?)-->"
+"""What a page's code needs but its readers do not."""
+
+
+def code_of(page: Path) -> str:
+    """All Python of a page, on the lines where it stands there, so that tracebacks name them."""
+    text = page.read_text(encoding="utf-8")
+    code = [""] * text.count("\n")
+    for block in re.finditer(rf"^( *)```python\n(.*?)^\1```|{HIDDEN}", text, re.DOTALL | re.MULTILINE):
+        part = 2 if block[2] is not None else 3
+        lines = textwrap.dedent(block[part]).splitlines()
+        first = text.count("\n", 0, block.start(part))
+        code[first : first + len(lines)] = lines
+    return "\n".join(code)
+
+
+def run(page: Path) -> dict[str, object]:
+    """Runs the code of a page, and returns its names."""
+    names: dict[str, object] = {"__name__": page.stem}
+    exec(compile(code_of(page), str(page), "exec"), names)
+    return names
+
+
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        run(Path(path))
+        print(f"{path}: its code runs")

@@ -1,0 +1,69 @@
+"""Models that look at values: batches are the loop of `jitbatch.run`, and realised plans have its gradients."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jitbatch
+from jitbatch.models import DRNN, Decoder, EarlyExit
+
+RANDOM = np.random.default_rng(3)
+VECTORS = [jnp.asarray(RANDOM.normal(size=4), jnp.float32) for _ in range(6)]
+SENTENCES = [RANDOM.integers(0, 10, 3 + number % 2) for number in range(6)]
+
+
+def scaled(model: Any, factor: float) -> Any:
+    """The model with larger weights, so that its samples do not all decide alike."""
+    graph, state = nnx.split(model)
+    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf * factor, state))
+
+
+MODELS: dict[str, Any] = {
+    "early exit": (EarlyExit(10, 3, 4, 4, 0.5, rngs=nnx.Rngs(0)), "classify", SENTENCES),
+    "generation": (scaled(DRNN(5, 4, 3, 3, rngs=nnx.Rngs(1)), 2.0), "generate", VECTORS),
+    "greedy": (scaled(Decoder(5, 4, 6, rngs=nnx.Rngs(2)), 2.0), "greedy", VECTORS),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_is_the_loop(name: str) -> None:
+    model, method, samples = MODELS[name]
+    rolled = getattr(model, method).rollout(samples)
+    wanted = np.stack([jitbatch.run(getattr(model, method)(sample)) for sample in samples])
+    np.testing.assert_allclose(rolled.outputs, wanted, rtol=1e-4, atol=1e-5)
+    assert len(set(rolled.decisions)) > 1, "samples decide differently"
+
+
+@pytest.mark.parametrize("name", ["greedy", pytest.param("generation", marks=pytest.mark.slow)])
+def test_gradients_are_those_of_the_loop(name: str) -> None:
+    model, method, samples = MODELS[name]
+    found = nnx.grad(lambda model: getattr(model, method).batch(samples).sum())(model)
+    wanted = nnx.grad(lambda model: sum(jitbatch.run(getattr(model, method)(sample)) for sample in samples))(model)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), found, wanted)
+
+
+def test_beam_search() -> None:
+    model, _, samples = MODELS["greedy"]
+    greedy = model.greedy.rollout(samples)
+    for one, sample, score, words in zip(
+        model.beam.batch(samples), samples, greedy.outputs, greedy.decisions.answers, strict=True
+    ):
+        wanted, likely = jitbatch.run(model.beam(sample))
+        assert [int(word) for word in one[0]] == wanted
+        assert one[1] == pytest.approx(likely, rel=1e-4)
+        assert wanted == words or likely >= score - 1e-4, "a beam finds nothing worse than greedy words"
+
+
+def test_trees_are_the_decisions() -> None:
+    model, _, samples = MODELS["generation"]
+    trees = [jitbatch.run(model.trees(sample)) for sample in samples]
+
+    def labels(trees: Any) -> list[int]:
+        return [found for label, children in trees for found in (label, *labels(children))]
+
+    answers = model.generate.rollout(samples).decisions.answers
+    assert [labels(one) for one in trees] == [[label for label, _ in one] for one in answers]

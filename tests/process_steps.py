@@ -1,0 +1,222 @@
+"""Run by `test_step_processes` in two processes of two devices each: steps against the plain loop. Prints the names of
+what was checked.
+
+    python process_steps.py PROCESS PROCESSES PORT CHECK...
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+PROCESS, PROCESSES, PORT, *CHECKS = sys.argv[1:]
+ADDRESS = f"127.0.0.1:{PORT}"
+jax.distributed.initialize(  # before the first computation, which may be in what is imported below
+    ADDRESS, int(PROCESSES), int(PROCESS), coordinator_bind_address=ADDRESS, heartbeat_timeout_seconds=10
+)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from jax import Array  # noqa: E402
+from mesh_steps import PARAMS, at_each_node, body, logits, loss_of, minibatch, noisy, update  # noqa: E402
+from zoo import assert_same  # noqa: E402
+
+import jitbatch as jb  # noqa: E402
+from jitbatch import jitbatch  # noqa: E402
+from jitbatch.data import local  # noqa: E402
+from jitbatch.util.errors import ProcessError  # noqa: E402
+
+
+def mesh() -> jax.sharding.Mesh:
+    return jax.make_mesh((jax.device_count(),), ("data",))
+
+
+def mine(minibatches: Any) -> Iterator[Any]:
+    return local(minibatches, seed=None)
+
+
+def local_value(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)
+
+
+def plain_loss(params: Any, trees: Any, labels: Any) -> Array:
+    return loss_of(jnp.stack([logits(params, tree) for tree in trees]), labels)
+
+
+def values_and_terms() -> None:
+    """Even and uneven parts, none on one process; planned in calls, then ahead in a thread. One program serves
+    minibatches of one size."""
+    batches = [minibatch(count, seed) for seed, count in enumerate((8, 8, 5, 1))]
+    step = jb.jit(body, mesh=mesh(), samples="trees")
+    want = [PARAMS]
+    for trees, labels in batches:
+        gradients = jax.grad(lambda p, trees=trees, labels=labels: plain_loss(p, trees, labels))(want[-1])
+        want.append(update(want[-1], gradients))
+    for ahead in (None, 2):
+        params: Any = PARAMS
+        items = mine(batches) if ahead is None else step.prefetch(mine(batches), ahead=ahead)
+        for item, expected in zip(items, want[1:], strict=True):
+            params, _ = step(params, *item)
+            assert_same(local_value(params), expected, rtol=1e-4, atol=1e-5)
+    # All processes have one capacity, and another step that begins with it needs nothing new.
+    again = jb.jit(body, mesh=mesh(), samples="trees")
+    again.capacity = jb.StepCapacity.from_json(step.capacity.to_json())
+    params = PARAMS
+    for trees, labels in mine(batches):
+        params, _ = again(params, trees, labels)
+    assert again.capacity == step.capacity
+
+
+def uneven_parts() -> None:
+    """Five samples, then one: process 0 has none."""
+    step = jb.jit(lambda scale, xs, ys: (scaled.batch(scale, xs) * ys).sum(), mesh=mesh(), samples="xs")
+    for count in (5, 1, 5):
+        xs, ys = [float(x) for x in range(1, count + 1)], np.arange(count, dtype=np.float32)
+        ((own, labels),) = mine([(xs, ys)])
+        assert float(step(3.0, own, labels)) == 3 * sum(x * y for x, y in zip(xs, ys, strict=True))
+
+
+@jitbatch
+def scaled(scale: Any, x: Any) -> Any:
+    return scale * x
+
+
+def ragged_and_keys() -> None:
+    """Ragged results, random keys, and two minibatches in a step."""
+
+    def both(params: Any, trees: Any, keys: Any, others: Any) -> Any:
+        def loss(params: Any) -> Array:
+            found = at_each_node.batch(params, trees)
+            return jnp.sin(found.sum()).sum() + noisy.batch(params, trees, keys).sum()
+
+        total = jax.grad(lambda p: jnp.sin(logits.batch(p, others)).sum())(params)
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
+
+    trees, others = minibatch(5, 4)[0], minibatch(6, 1)[0]
+    keys = list(jax.random.split(jax.random.key(0), 5))
+
+    def plain_total(params: Any) -> Any:
+        total: Any = sum(jnp.sin(logits(params, tree)).sum() for tree in others)
+        for tree, key in zip(trees, keys, strict=True):
+            total += jnp.sin(sum(at_each_node(params, tree))).sum() + noisy(params, tree, key).sum()
+        return total
+
+    (part,) = mine([(trees, keys)])
+    (rest,) = mine([(others,)])
+    got = jb.jit(both, mesh=mesh())(PARAMS, *part, *rest)
+    assert_same(local_value(got), jax.grad(plain_total)(PARAMS), rtol=1e-4, atol=1e-5)
+
+
+@jitbatch
+def negated(params: Any, h: Array) -> Array:
+    return -h * params["embed"][0]
+
+
+@jitbatch
+def with_marks(params: Any, tree: Any) -> Array:
+    def encode(tree: Any) -> Array:
+        if isinstance(tree, list):
+            return negated(params, encode(tree[0]))
+        if isinstance(tree, tuple):
+            return jnp.tanh(encode(tree[0]) @ params["left"] + encode(tree[1]) @ params["right"])
+        return params["embed"][tree]
+
+    return encode(tree) @ params["out"]
+
+
+def new_cell_type() -> None:
+    """A cell type that one process meets first is in the program of all."""
+
+    @jb.jit(mesh=mesh(), samples="trees", pad=4)
+    def step(params: Any, trees: Any) -> Any:
+        return jax.grad(lambda p: jnp.vdot(jnp.sin(with_marks.batch(p, trees)).sum(axis=1), trees.mask))(params)
+
+    for trees in ([(1, 2), 3, 4, 5], [(1, [2]), 3, 4, 5], [(1, 2), 3, [[4]], 5]):
+        want = jax.grad(lambda p, trees=trees: sum(jnp.sin(with_marks(p, t)).sum() for t in trees))(PARAMS)
+        (part,) = mine([trees])
+        assert_same(local_value(step(PARAMS, part)), want, rtol=1e-4, atol=1e-5)
+
+
+def scaling(operation: Any = jnp.abs) -> Any:
+    scaled = jitbatch(lambda scale, x: operation(scale * x))
+    return jb.jit(lambda scale, xs: scaled.batch(scale, xs).sum(), mesh=mesh(), samples="xs")
+
+
+def go_through(step: Any, minibatches: Any) -> None:
+    for xs in step.prefetch(minibatches, ahead=1):
+        float(step(2.0, xs))
+
+
+def errors() -> None:
+    """What goes wrong in one process raises in all."""
+    me = jax.process_index()
+    step = scaling()
+    assert float(step(2.0, [1.0, 2.0])) == 12.0
+    if me == 0:
+        with pytest.raises(ProcessError, match=r"process 1 of 2 has failed: SampleError: sample 0: x.0. is 'a'"):
+            step(2.0, [1.0, 2.0])
+    else:
+        with pytest.raises(TypeError, match=r"x.0. is 'a'"):
+            step(2.0, ["a", 2.0])
+    with pytest.raises(ProcessError, match="process 1 of 2 has failed"):
+        step(2.0, [1.0])
+
+    with pytest.raises(ProcessError, match="All processes must run the same code"):
+        scaling(jnp.sin if me else jnp.cos)(2.0, [1.0])
+    with pytest.raises(ProcessError, match="process 1 was called with other arrays than process 0"):
+        scaling()(jnp.float32(me), [1.0])
+
+    step = scaling()
+    with pytest.raises(ProcessError, match="there are no more minibatches on process 1, unlike on process 0"):
+        go_through(step, [[1.0]] * (4 - me))
+
+    def ends() -> Iterator[Any]:
+        yield from [[1.0]] * 3
+        if me == 1:
+            raise OSError("the disk is gone")
+
+    step = scaling()
+    with pytest.raises((ProcessError, OSError), match="the disk is gone"):
+        go_through(step, ends())
+
+
+def killed() -> None:
+    """One process is killed by another hand; this one must end by itself, and say who."""
+    step = jb.jit(body, mesh=mesh(), samples="trees")
+    params: Any = PARAMS
+    trees, labels = next(mine([minibatch(8)]))
+    for number in range(100_000):
+        params, value = step(params, trees, labels)
+        float(value)
+        if number == 3:
+            print("running", flush=True)
+        time.sleep(0.05)
+
+
+def main() -> None:
+    if CHECKS != ["killed"]:
+        limit = threading.Timer(280, lambda: os._exit(3))
+        limit.daemon = True
+        limit.start()
+    for name in CHECKS:
+        begin = time.perf_counter()
+        globals()[name]()
+        print(name, f"{time.perf_counter() - begin:.1f}", file=sys.stderr, flush=True)
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException:  # end at once: JAX would wait for the other process
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -1,0 +1,119 @@
+"""Questions: what may be asked and awaited, and where."""
+
+import asyncio
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jitbatch
+from jitbatch import jitbatch as decorated
+from jitbatch.util.errors import QuestionError
+
+
+async def ask(tree: Any) -> Any:
+    return await jitbatch.value(tree)
+
+
+def test_answers_are_numbers_and_numpy_arrays() -> None:
+    found = jitbatch.run(ask({"a": jnp.float32(0.1), "b": [jnp.arange(2), True], "c": 3, "d": jnp.bfloat16(0.5)}))
+    assert found["a"] == pytest.approx(0.1)
+    assert [type(found[name]) for name in "acd"] == [float, int, float]
+    assert type(found["b"][0]) is np.ndarray
+    assert found["b"][1] is True
+
+
+def test_a_number_is_answered_alike_in_a_batch_and_alone() -> None:
+    @decorated
+    async def echo(one: Any, x: Any) -> Any:
+        return one * (await jitbatch.value(0.1)) + 0 * x
+
+    assert echo.batch(1.0, [2.0])[0] == jitbatch.run(echo(1.0, 2.0))
+
+
+@pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, lambda f: jax.jit(jax.grad(f))])
+def test_run_inside_of_a_transformation(transformation: Any) -> None:
+    with pytest.raises(QuestionError, match=r"asked inside of jax\.(vmap|jit).* for a traced float32\[\]"):
+        transformation(lambda x: jitbatch.run(ask(x)))(jnp.ones(2) if transformation is jax.vmap else 1.0)
+
+
+def test_run_under_grad_answers_with_the_primal() -> None:
+    async def slope(x: Any) -> Any:
+        return x * (await jitbatch.value(x))
+
+    assert jax.grad(lambda x: jitbatch.run(slope(x)))(3.0) == 3.0
+
+
+def test_run_inside_of_a_sample() -> None:
+    @decorated
+    def inner(one: Any, x: Any) -> Any:
+        return one if jitbatch.run(ask(x)) > 0 else x
+
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        return inner(one, x)
+
+    message = r"jitbatch.run was called at .*questions.py:\d+ while sample 0 of .* and inside of a decorated function"
+    with pytest.raises(QuestionError, match=message):
+        sample.batch(1.0, [2.0])
+
+
+def test_a_value_of_an_inner_transformation() -> None:
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        seen = []
+        jax.vmap(lambda row: (seen.append(row), row)[1])(jnp.stack([x, one]))
+        return await jitbatch.value(seen[0])
+
+    with pytest.raises(QuestionError, match=r"asked at .*questions.py:\d+ for a value of jax.vmap, in sample 0 of"):
+        sample.batch(1.0, [2.0, 3.0])
+
+
+def test_inner_asynchronous_functions_are_awaited() -> None:
+    @decorated
+    async def halve(one: Any, x: Any) -> Any:
+        while await jitbatch.value(x > one):
+            x = x / 2
+        return x
+
+    @decorated
+    async def both(one: Any, x: Any) -> Any:
+        return await halve(one, x) + await halve(one, x * 3)
+
+    wanted = [jitbatch.run(both(1.0, x)) for x in (3.0, 10.0)]
+    np.testing.assert_allclose(both.batch(1.0, [3.0, 10.0]), wanted)
+
+
+def test_other_awaitables_are_refused() -> None:
+    @decorated
+    async def sleeps(one: Any, x: Any) -> Any:
+        await asyncio.sleep(0)
+        return x
+
+    message = r"awaits something that is not `jitbatch.value\(...\)`. Inside a sample only values can be awaited"
+    with pytest.raises(QuestionError, match="sample 0 of .*sleeps.* " + message) as raised:
+        sleeps.batch(1.0, [2.0])
+    assert any("test_questions.py" in str(entry.path) for entry in raised.traceback)
+    with pytest.raises(QuestionError, match="the sample " + message):
+        jitbatch.run(sleeps(1.0, 2.0))
+
+
+def test_what_is_no_array_and_what_is_not_awaited() -> None:
+    with pytest.raises(QuestionError, match=r"asked at .*questions.py:\d+ for 'text' of type str, in the sample: it"):
+        jitbatch.run(ask(["text"]))
+    with pytest.raises(QuestionError, match=r"is not awaited, at .*test_questions.py:\d+: write `await"):
+        bool(jitbatch.value(1.0))
+    with pytest.raises(QuestionError, match="takes the coroutine that an asynchronous function returns, got int"):
+        jitbatch.run(3)  # type: ignore[arg-type]
+
+
+def test_an_error_can_be_caught_where_the_sample_waits() -> None:
+    async def careful() -> Any:
+        try:
+            return await jitbatch.value("text")
+        except QuestionError:
+            return await jitbatch.value(1)
+
+    assert jitbatch.run(careful()) == 1

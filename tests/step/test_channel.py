@@ -1,0 +1,106 @@
+"""Rounds of messages, on a coordination service in place of that of JAX."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import pytest
+
+from jitbatch.step.channel import Channel, Message
+from jitbatch.util import compat
+from jitbatch.util.errors import ProcessError
+
+COUNT = 3
+
+
+class Service:
+    """Keys and barriers, for threads in place of processes."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.barriers: dict[str, threading.Barrier] = {}
+        self.me = threading.local()
+        self._lock = threading.Lock()
+
+    def received(self, folder: str) -> dict[str, str]:
+        return {key.removeprefix(folder): text for key, text in self.texts.items() if key.startswith(folder)}
+
+    def wait(self, name: str, seconds: float, processes: Sequence[int]) -> None:
+        with self._lock:
+            barrier = self.barriers.setdefault(name, threading.Barrier(len(processes)))
+        barrier.wait(10)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    service = Service()
+    monkeypatch.setattr(compat, "send", service.texts.__setitem__)
+    monkeypatch.setattr(compat, "received", service.received)
+    monkeypatch.setattr(compat, "forget", service.texts.pop)
+    monkeypatch.setattr(compat, "wait_for_processes", service.wait)
+    monkeypatch.setattr(jax, "process_index", lambda: service.me.index)
+    monkeypatch.setattr(jax, "process_count", lambda: COUNT)
+    return service
+
+
+def in_each(service: Service, run: Callable[[int], Any]) -> list[Any]:
+    """Returns the result of each process, or its exception."""
+
+    def own(index: int) -> Any:
+        service.me.index = index
+        try:
+            return run(index)
+        except ProcessError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(COUNT) as pool:
+        return list(pool.map(own, range(COUNT)))
+
+
+def channel(**about: str) -> Channel:
+    return Channel(range(COUNT), about, "test")
+
+
+def test_all_read_what_some_say_and_nothing_is_kept(service: Service) -> None:
+    def run(index: int) -> Any:
+        own = channel()
+        silent = own.exchange(None)
+        said = own.exchange(Message({"size": index}) if index else None)
+        own.exchange(None)
+        return silent, said
+
+    assert in_each(service, run) == [({}, {1: {"size": 1}, 2: {"size": 2}})] * COUNT
+    assert service.texts == {}
+
+
+def test_an_error_of_one_is_raised_in_all_and_stays(service: Service) -> None:
+    def run(index: int) -> Any:
+        own = channel()
+        message = Message({}, "ValueError: sample 3 is bad") if index == 1 else None
+        with pytest.raises(ProcessError, match="process 1 of 3 has failed: ValueError: sample 3 is bad"):
+            own.exchange(message)
+        with pytest.raises(ProcessError, match="sample 3 is bad"):
+            own.exchange(None)
+
+    assert in_each(service, run) == [None] * COUNT
+
+
+def test_what_must_be_equal_is_named(service: Service) -> None:
+    found = in_each(service, lambda index: channel(step="b" if index == 2 else "a").exchange(Message({})))
+    assert "process 2 differs from process 1 in step: b, not a" in found[1]
+    assert "process 2 differs from process 0 in step: b, not a. All processes must run the same code" in found[0]
+    assert "process 0 differs from process 2 in step: a, not b" in found[2]
+
+
+def test_one_that_has_left_is_named(service: Service) -> None:
+    def run(index: int) -> Any:
+        own = channel()
+        return own.leave() if index == 1 else own.exchange(None)
+
+    found = in_each(service, run)
+    assert found[0] == found[2]
+    assert "there are no more minibatches on process 1, unlike on processes 0, 2" in found[0]
