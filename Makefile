@@ -8,18 +8,20 @@ SEED ?= 0
 # The compiled core is built with the environment, and again when its sources change.
 NATIVE := $(wildcard native/*.h native/*.cpp native/CMakeLists.txt)
 
-.PHONY: help train test test-all fuzz soak lint bench docs wheel sanitize clean
+.PHONY: help train train-distributed test test-all fuzz soak lint bench docs wheel release sanitize clean
 
 help:
 	@echo "make train  train a Flax Tree-LSTM on ListOps with jitbatch, a few minutes"
+	@echo "make train-distributed  the same in two processes of this machine"
 	@echo "make test   lint, type check, unit tests and doctests"
 	@echo "make test-all  the same with slow tests"
 	@echo "make fuzz   N random programs against the plain loop; SEED=1 for others; goes on where it was stopped"
 	@echo "make soak   an hour of random programs, damaged files, and whether memory grows"
-	@echo "make lint   ruff and pyright"
+	@echo "make lint   ruff, pyright and, where it is installed, clang-format"
 	@echo "make bench  the benchmarks, some minutes; BENCH='--data DIR --full --minutes N' for all of them, hours"
 	@echo "make docs   the documentation, as HTML in docs/_build/html"
 	@echo "make wheel  a wheel with the compiled core, tested in an environment of its own"
+	@echo "make release  sdist and wheel, checked by twine, and the README's example run from the wheel alone"
 	@echo "make sanitize  the tests of the compiled core under AddressSanitizer and UBSan"
 
 .venv/.train: pyproject.toml $(NATIVE)
@@ -43,6 +45,9 @@ help:
 train: .venv/.train
 	$(BIN)/jitbatch train listops
 
+train-distributed: .venv/.train
+	$(BIN)/jitbatch train listops --local-processes 2
+
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
@@ -60,6 +65,7 @@ soak: .venv/.dev
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	! test -x $(BIN)/clang-format || $(BIN)/clang-format --dry-run -Werror native/*.cpp native/*.h
 	$(BIN)/pyright
 
 bench: .venv/.bench
@@ -76,13 +82,25 @@ wheel:
 	    "$$(ls -t dist/jitbatch-*.whl | head -1)" pytest hypothesis flax equinox
 	cd tests && JITBATCH_CORE=native ../build/wheel/bin/python -m pytest -c ../pyproject.toml core
 
+# The wheel is built from the sdist, so that both are complete. The second environment holds the wheel and what it asks for.
+RELEASE := build/release
+release:
+	rm -rf $(RELEASE) && $(PYTHON) -m venv $(RELEASE)/tools && $(PYTHON) -m venv $(RELEASE)/clean
+	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
+	$(RELEASE)/tools/bin/python -m twine check --strict $(RELEASE)/dist/*
+	$(RELEASE)/clean/bin/python -m pip install --quiet --disable-pip-version-check $(RELEASE)/dist/*.whl
+	cd $(RELEASE) && JITBATCH_CORE=native clean/bin/python $(CURDIR)/tests/docs/pages.py $(CURDIR)/README.md
+	mkdir -p dist && cp $(RELEASE)/dist/* dist/
+
 SANITIZED := build/sanitized
 sanitize:
 	test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
 	$(SANITIZED)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
 	    --config-settings=cmake.define.JITBATCH_SANITIZE=ON --config-settings=cmake.define.JITBATCH_WARNINGS=ON
 	ASAN_OPTIONS=detect_leaks=0 JITBATCH_CORE=native LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" \
-	    $(SANITIZED)/bin/python -m pytest -n 0 tests/core tests/record/test_finalise.py
+	    $(SANITIZED)/bin/python -m pytest -n 0 tests/core tests/record/test_finalise.py \
+	    tests/record/test_compiled_calls.py tests/record/test_held_parts.py tests/record/test_decorated.py
 
 clean:
 	rm -rf .venv build docs/_build .pytest_cache .ruff_cache .hypothesis

@@ -1,10 +1,10 @@
-"""Makes the pictures of the documentation, by the library itself: `python docs/pictures/make.py`.
+"""Makes the pictures of the documentation, and the page in `docs/live`: `python docs/pictures/make.py`.
 
 Needs playwright and Chromium.
 """
 
 import shutil
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch import jitbatch
+from jitbatch import Report, jitbatch
+from jitbatch.inspect.page import colour
 
 HERE = Path(__file__).parent
 
@@ -53,22 +54,69 @@ def draw() -> tuple[Any, list[Any]]:
     return params, [random_tree(rng, int(words)) for words in rng.integers(2, 14, size=32)]
 
 
+def portable(report: Report) -> Report:
+    """The report, with this file named `model.py` as a reader's would be."""
+
+    def place(where: str) -> str:
+        return f"model.py:{where.rpartition(':')[2]}"
+
+    cells = tuple(replace(cell, where=place(cell.where)) for cell in report.cells)
+    advice = tuple(replace(one, where=one.where and place(one.where)) for one in report.advice)
+    return replace(report, where=place(report.where), cells=cells, advice=advice)
+
+
+def draw_before_and_after(report: Report, file: Path) -> None:
+    """Draws each call as a launch of its own, and beside it the steps with the number of calls in each."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.patches import Rectangle
+
+    figure, (before, after) = plt.subplots(1, 2, figsize=(11, 3.4), width_ratios=(1, 1))
+    colours = [colour(cell) for cell in range(len(report.cells))]
+    each = [cell for cell, one in enumerate(report.cells) for _ in range(one.calls or 0)]
+    across = 43
+    for at, cell in enumerate(each):
+        before.add_patch(Rectangle((at % across, -(at // across)), 0.8, 0.8, color=colours[cell]))
+    before.set(xlim=(-0.5, across + 0.5), ylim=(-len(each) / across - 0.5, 1.5))
+    before.set_title(f"before: {len(each)} calls, one by one", fontsize=11)
+    lanes = list(dict.fromkeys((launch.cell, launch.part) for launch in report.step_list))
+    steps: dict[int, tuple[int, int, tuple[int, int]]] = {}
+    for launch in report.step_list:
+        column, count, lane = steps.get(launch.step, (launch.column, 0, (launch.cell, launch.part)))
+        steps[launch.step] = (column, count + launch.count, lane)
+    for column, count, lane in steps.values():
+        y = -lanes.index(lane)
+        after.add_patch(Rectangle((column, y), 0.9, 0.8, color=colours[lane[0]]))
+        after.text(column + 0.45, y + 0.4, str(count), ha="center", va="center", color="white", fontsize=8)
+    for y, (cell, part) in enumerate(lanes):
+        name = " ".join(filter(None, (report.cells[cell].name, report.cells[cell].parts[part].name)))
+        after.text(-0.3, -y + 0.4, name, ha="right", va="center", fontsize=9)
+    after.set(xlim=(-4.5, len(report.columns) + 0.2), ylim=(-len(lanes) + 0.5, 1.5))
+    after.set_title(f"after: {report.steps} steps, with how many calls each runs", fontsize=11)
+    for axes in (before, after):
+        axes.axis("off")
+    figure.tight_layout()
+    figure.savefig(file, dpi=130)
+    plt.close(figure)
+
+
 def main() -> None:
-    report = sentiment.explain(*draw(), measure=True)
+    report = portable(sentiment.explain(*draw()))
+    draw_before_and_after(report, HERE / "before-after.png")
+    report.to_html(HERE.parent / "live" / "report.html")
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("the pictures are taken in Chromium, which is not installed")
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_file = Path(folder) / "report.html"
-        report.to_html(page_file)
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1180, "height": 1180})
-        page.goto(page_file.as_uri())
-        page.evaluate("document.querySelector('header code').textContent = 'model.py:26'")
+        page.goto((HERE.parent / "live" / "report.html").as_uri())
         page.screenshot(path=HERE / "page.png")
-        page.locator("svg").first.screenshot(path=HERE / "batch.png")
+        page.locator("#batch").screenshot(path=HERE / "batch.png")
         browser.close()
 
 
