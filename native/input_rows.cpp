@@ -8,36 +8,6 @@ namespace nb = nanobind;
 namespace jitbatch {
 namespace {
 
-// The kind of dtype that a buffer's format stands for, as NumPy's; 0 for others, and for another order of bytes.
-char kind_of(const char *format) {
-  if (!format)
-    return 0;
-  switch (format[0]) {
-  case '?':
-    return format[1] ? 0 : 'b';
-  case 'b':
-  case 'h':
-  case 'i':
-  case 'l':
-  case 'q':
-    return format[1] ? 0 : 'i';
-  case 'B':
-  case 'H':
-  case 'I':
-  case 'L':
-  case 'Q':
-    return format[1] ? 0 : 'u';
-  case 'e':
-  case 'f':
-  case 'd':
-    return format[1] ? 0 : 'f';
-  case 'Z':
-    return (format[1] == 'f' || format[1] == 'd') && !format[2] ? 'c' : 0;
-  default:
-    return 0;
-  }
-}
-
 std::uint64_t hash_of(const char *row, std::size_t bytes) {
   std::uint64_t digest = bytes;
   const auto mix = [&](std::uint64_t word) {
@@ -67,6 +37,40 @@ nb::object fast_sequence(PyObject *sequence) {
 }
 
 } // namespace
+
+char kind_of(const char *format) {
+  if (!format)
+    return 0;
+  switch (format[0]) {
+  case '?':
+    return format[1] ? 0 : 'b';
+  case 'b':
+  case 'h':
+  case 'i':
+  case 'l':
+  case 'q':
+    return format[1] ? 0 : 'i';
+  case 'B':
+  case 'H':
+  case 'I':
+  case 'L':
+  case 'Q':
+    return format[1] ? 0 : 'u';
+  case 'e':
+  case 'f':
+  case 'd':
+    return format[1] ? 0 : 'f';
+  case 'Z':
+    return (format[1] == 'f' || format[1] == 'd') && !format[2] ? 'c' : 0;
+  default:
+    return 0;
+  }
+}
+
+InputRows::InputRows(const std::vector<ClassFormat> &formats) : array_type_(nullptr), classes_(formats.size()) {
+  for (std::size_t number = 0; number < formats.size(); ++number)
+    classes_[number].format = formats[number];
+}
 
 InputRows::InputRows(PyObject *samples, const std::vector<ClassFormat> &formats, PyTypeObject *array_type)
     : array_type_(array_type), classes_(formats.size()) {

@@ -30,6 +30,57 @@ class TypedGraph:
     @property
     def shared(self) -> list[int]: ...
 
+class KnownBatch:
+    """Known samples, one after the other. It stands for their typed graphs, and for their inputs.
+
+    Attributes:
+        nodes: the number of nodes of all graphs.
+        output: the output that all samples have; -1 if they differ.
+    """
+
+    def __len__(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def output(self) -> int: ...
+    def graphs(self) -> tuple[Any, ...]: ...
+    def structures(self) -> list[Any]: ...
+    def lacks(self, table: TypeTable, /) -> bool:
+        """Whether some sample has no typed graph of these types."""
+
+    def put_typed(self, graphs: Sequence[TypedGraph], /) -> None: ...
+
+class KnownSamples:
+    """Samples that cannot change, by identity; see `jitbatch.record.known_samples`."""
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def put(
+        self, structure: Any, sample: Sequence[Any], graph: Any, nodes: int, output: int, arrays: Sequence[Any],
+        inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
+    ) -> bool:  # fmt: skip
+        """Store a sample. False, if the core cannot read its inputs, or knows the sample already.
+
+        Args:
+            structure: what keeps the parts of the sample and its arrays alive.
+            sample: its parts.
+            graph, nodes: its graph, and the number of nodes.
+            output: equal for graphs with results of one tree and of the same value classes.
+            arrays: the arrays in the sample. Their numbers may change, and are read for each batch.
+            inputs: its input rows. What is not among `arrays` never changes.
+            formats: how the values of each class lie in memory.
+        """
+
+    def discard(self, sample: Sequence[Any], /) -> None: ...
+    def take_used(self, sample: Sequence[Any], /) -> bool:
+        """Whether a sample was found since this was asked last."""
+
+    def find(self, columns: Sequence[Any], /) -> KnownBatch | None:
+        """Find samples by their parts. None, if one is not known, or has an array of another shape or dtype.
+
+        Args:
+            columns: for each part, a list with that part of each sample.
+        """
+
 class Layout:
     @property
     def size(self) -> int: ...
@@ -117,10 +168,10 @@ class TypeTable:
         self, kind: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, shared_rows: np.ndarray,
         outputs: np.ndarray, of_input: np.ndarray, class_rows: np.ndarray, /,
     ) -> TypedGraph: ...  # fmt: skip
-    def inputs(self, samples: Sequence[Any], classes: Sequence[tuple[str, int, int]], /) -> InputRows: ...
+    def inputs(self, samples: Sequence[Any] | KnownBatch, classes: Sequence[tuple[str, int, int]], /) -> InputRows: ...
     def batch(
-        self, graphs: Sequence[TypedGraph], inputs: InputRows, shared_class: np.ndarray, shared_row: np.ndarray,
-        shared_count: np.ndarray, dedupe: bool, /,
+        self, graphs: Sequence[TypedGraph] | KnownBatch, inputs: InputRows, shared_class: np.ndarray,
+        shared_row: np.ndarray, shared_count: np.ndarray, dedupe: bool, /,
     ) -> Batch: ...  # fmt: skip
     def layout(self, phases: Sequence[PhaseLayout], arenas: Sequence[ArenaLayout], size: int, /) -> Layout: ...
 

@@ -1,8 +1,8 @@
 """From the graphs of a batch to a plan: types, analysis, lowering, and the static part around them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +26,9 @@ from jitbatch.record.arguments import Arguments
 from jitbatch.schedule.policies import POLICIES
 from jitbatch.util import passes
 from jitbatch.util.platforms import platform_of
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,17 @@ def make_plan(
     return plan
 
 
-def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], options: Options) -> Plan | None:
+def refill_plan(
+    like: Plan, graphs: Sequence[Graph], inputs: Callable[[], Sequence[Inputs]], options: Options,
+    known: "KnownBatch | None" = None,
+) -> Plan | None:  # fmt: skip
     """Plans a batch for the program of another plan, and reuses its static part.
 
     Args:
         like: a plan of the same function, with one shard.
-        graphs, inputs, options: as for `make_plan`.
+        graphs, options: as for `make_plan`.
+        inputs: returns the leaves of each sample that are rows.
+        known: the samples in the core, which has their leaves; None if it does not know all of them.
 
     Returns:
         The plan, or None if the batch does not fit the program.
@@ -142,10 +150,18 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
         static.differentiable_classes
     ):
         return None
-    unknown = [graph for graph in graphs if types not in graph.typed]
-    if unknown and types.profile.union(unknown) != types.profile:
-        return None
-    out_trees, out_classes = outputs_of(graphs, static.tables, static.out, like.sizes)
+    if options.differentiable:
+        known = None  # their rows are not merged, and plans keep them apart
+    if known is None or known.lacks(types.table):
+        unknown = [graph for graph in graphs if types not in graph.typed]
+        if unknown and types.profile.union(unknown) != types.profile:
+            return None
+        typed_graphs = typed(graphs, types)
+        if known is not None:
+            known.put_typed(typed_graphs)
+    is_alike = known is not None and static.out == "stack" and known.output >= 0
+    alike = graphs[:1] if is_alike else graphs
+    out_trees, out_classes = outputs_of(alike, static.tables, static.out, like.sizes)
     arenas = static.out_arenas
     is_same = out_trees == static.out_trees and all(
         [static.arenas[arena].value_class for arena in own] == list(classes)
@@ -153,7 +169,8 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
     )
     if not is_same:
         return None
-    refilled = refill(static, typed(graphs, types), inputs, POLICIES[options.policy], options.dedupe)
+    samples = (typed_graphs, inputs()) if known is None else (known, known)
+    refilled = refill(static, *samples, POLICIES[options.policy], options.dedupe)
     if refilled is None:
         return None
     classes = out_classes[0] if out_classes else ()

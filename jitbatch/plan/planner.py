@@ -5,7 +5,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -71,19 +71,39 @@ class Recorded:
     """The samples of a call in a context.
 
     Attributes:
-        structures: the flattened samples.
+        known: the samples in the core, if all of them are known there; otherwise None.
         graphs: the graph of each sample, after `record`.
     """
 
     def __init__(self, call: Call, context: Context):
         self.call = call
         self.context = context
-        self.structures = context.take_apart(call.samples, [part.name for part in call.arguments.mapped])
-        self.graphs: list[Graph] = []
+        self.known = context.samples.find(call.arguments.mapped)
+        self.graphs: Sequence[Graph] = ()
+        if self.known is None:
+            self.structures = context.take_apart(call.samples, [part.name for part in call.arguments.mapped])
 
-    def record(self) -> list[Graph]:
-        self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
+    def __len__(self) -> int:
+        return len(self.structures) if self.known is None else len(self.known)
+
+    @cached_property
+    def structures(self) -> list[Structure]:
+        """The flattened samples."""
+        assert self.known is not None
+        return self.known.structures()
+
+    def record(self) -> Sequence[Graph]:
+        if self.known is None:
+            self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
+        else:
+            self.graphs = self.known.graphs()
+            self.context.graphs.count(len(self.known))
         return self.graphs
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes of all graphs."""
+        return sum([len(graph.kind) for graph in self.graphs]) if self.known is None else self.known.nodes
 
     @property
     def arrays(self) -> Iterator[Any]:
@@ -93,8 +113,8 @@ class Recorded:
     @property
     def is_concrete_or_differentiated_once(self) -> bool:
         """Whether all leaves are concrete, or take part only in one reverse-mode differentiation."""
-        traced = filter(compat.is_tracer, itertools.chain(self.call.shared.leaves, self.arrays))
-        return all(map(compat.is_in_reverse_mode_alone, traced))
+        leaves = self.call.shared.leaves if self.known else itertools.chain(self.call.shared.leaves, self.arrays)
+        return all(map(compat.is_in_reverse_mode_alone, filter(compat.is_tracer, leaves)))
 
     def some(self, chosen: Iterable[int]) -> "Recorded":
         """Returns the samples with these indices."""
@@ -102,10 +122,11 @@ class Recorded:
         vars(part).pop("inputs", None)
         part.structures = [self.structures[i] for i in chosen]
         part.graphs = [self.graphs[i] for i in chosen]
+        part.known = None
         return part
 
     @cached_property
-    def inputs(self) -> list[Inputs]:
+    def inputs(self) -> Sequence[Inputs]:
         """The leaves of each sample that are rows of its graph."""
         return [structure.inputs_of(graph) for structure, graph in zip(self.structures, self.graphs, strict=True)]
 
@@ -405,7 +426,7 @@ class Planner:
         differentiable: Names,
     ) -> Rooms | None:  # fmt: skip
         """Returns the rooms for an eager plan or for `like="auto"`, else None."""
-        count = len(batch.structures)
+        count = len(batch)
         platform = self.options.platform_for(batch.call.shared.leaves)
         if is_eager:
             is_traced = any(map(compat.is_tracer, batch.arrays))
@@ -427,7 +448,7 @@ class Planner:
     ) -> Plan:  # fmt: skip
         """Makes the plan of a batch with the sizes of its room, or with those of `like`."""
         options = self._options(choice, differentiable)
-        count = len(batch.structures)
+        count = len(batch)
         room_for = on_grid(count) if is_eager else count // (shards or 1)
 
         def make(like: Plan | Capacity | None, has_headroom: bool = False) -> Plan:
@@ -444,7 +465,7 @@ class Planner:
             return plan
 
         if rooms is not None:
-            return rooms.plan(sum([len(graph.kind) for graph in batch.graphs]), make)
+            return rooms.plan(batch.nodes, make)
         return make(None if isinstance(like, str) else like)
 
     def _refill(self, like: Plan, batch: "Recorded", options: Options, shards: int | None) -> Plan | None:
@@ -459,10 +480,12 @@ class Planner:
         if not is_known or static.owner is not self.owner or not batch.graphs or like.is_sharded is (shards is None):
             return None
         if shards is None:
-            return refill_plan(like, batch.graphs, batch.inputs, options)
+            return refill_plan(like, batch.graphs, lambda: batch.inputs, options, batch.known)
         first = like.shard(0)
-        parts = split(len(batch.structures), shards)
-        plans = (refill_plan(first, batch.graphs[part], batch.inputs[part], options) for part in parts)
+        parts = split(len(batch), shards)
+        plans = (
+            refill_plan(first, batch.graphs[part], partial(batch.inputs.__getitem__, part), options) for part in parts
+        )
         return stacked(plans)
 
     def _make(
@@ -494,7 +517,7 @@ class Planner:
             return make(slice(None), request)
         # Check all outputs first, so that an error has the index of the sample in the whole batch.
         outputs_of(programs, context.tables, options.out, request.least)
-        return plan_shards(make, split(len(batch.structures), shards), request)
+        return plan_shards(make, split(len(batch), shards), request)
 
     def _others(self, first: Way, batch: "Recorded") -> set[Way]:
         """Returns the alternatives to the first way to run a batch."""

@@ -31,11 +31,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def plans(core: str, fun: Any, options: dict[str, Any], params: Any, columns: list[list[Any]]) -> list[Any]:
-    """A plan of some samples, and one of all of them that is like it."""
+    """A plan of some samples, one of all of them that is like it, and one like that of the samples, now known."""
     with planning_by(core):
         batched = jitbatch(fun, **options)
         first = batched.plan(params, *(column[: max(len(column) // 2, 1)] for column in columns))
-        return [first, batched.plan(params, *columns, like=first)]
+        second = batched.plan(params, *columns, like=first)
+        return [first, second, batched.plan(params, *columns, like=second)]
 
 
 def check(fun: Any, options: dict[str, Any], params: Any, columns: list[list[Any]]) -> None:
