@@ -65,8 +65,8 @@ PyTypeObject *scalar_type() {
 // Samples
 
 KnownSample::KnownSample(PyObject *own_structure, PyObject *sample, PyObject *own_graph, Index node_count,
-                         Index own_output, PyObject *arrays, PyObject *inputs, PyObject *formats)
-    : structure(own_structure), graph(own_graph), nodes(node_count), output(own_output) {
+                         Index result_count, Index own_output, PyObject *arrays, PyObject *inputs, PyObject *formats)
+    : structure(own_structure), graph(own_graph), nodes(node_count), results(result_count), output(own_output) {
   const nb::object all = fast_sequence(sample);
   for (std::size_t part = 0; part < length_of(all); ++part)
     parts.push_back(item_of(all, part));
@@ -175,10 +175,10 @@ KnownBatch::~KnownBatch() {
     PyBuffer_Release(&buffer);
 }
 
-Index KnownBatch::nodes() const {
+Index KnownBatch::total(Index KnownSample::*number) const {
   std::size_t total = 0;
   for (const auto &sample : samples)
-    total += static_cast<std::size_t>(sample->nodes);
+    total += static_cast<std::size_t>((*sample).*number);
   return checked_count(total);
 }
 
@@ -324,12 +324,12 @@ std::vector<std::shared_ptr<KnownSample>> KnownSamples::take_all() {
 
 namespace {
 
-bool put(KnownSamples &known, nb::handle structure, nb::handle sample, nb::handle graph, Index nodes, Index output,
-         nb::handle arrays, nb::handle inputs, nb::handle formats) {
+bool put(KnownSamples &known, nb::handle structure, nb::handle sample, nb::handle graph, Index nodes, Index results,
+         Index output, nb::handle arrays, nb::handle inputs, nb::handle formats) {
   std::shared_ptr<KnownSample> made;
   try {
-    made = std::make_shared<KnownSample>(structure.ptr(), sample.ptr(), graph.ptr(), nodes, output, arrays.ptr(),
-                                         inputs.ptr(), formats.ptr());
+    made = std::make_shared<KnownSample>(structure.ptr(), sample.ptr(), graph.ptr(), nodes, results, output,
+                                         arrays.ptr(), inputs.ptr(), formats.ptr());
   } catch (const std::invalid_argument &) { // the core cannot read it
     return false;
   } catch (nb::python_error &error) { // nor export it
@@ -393,7 +393,8 @@ PyType_Slot slots[] = {
 void add_known_samples(nb::module_ &m) {
   nb::class_<KnownBatch>(m, "KnownBatch")
       .def("__len__", [](const KnownBatch &batch) { return batch.samples.size(); })
-      .def_prop_ro("nodes", &KnownBatch::nodes)
+      .def_prop_ro("nodes", [](const KnownBatch &batch) { return batch.total(&KnownSample::nodes); })
+      .def_prop_ro("results", [](const KnownBatch &batch) { return batch.total(&KnownSample::results); })
       .def_prop_ro("output", &KnownBatch::output)
       .def("graphs", graphs_of)
       .def("structures", structures_of)
@@ -402,7 +403,8 @@ void add_known_samples(nb::module_ &m) {
   nb::class_<KnownSamples>(m, "KnownSamples", nb::type_slots(slots))
       .def(nb::init<>())
       .def("__len__", &KnownSamples::size)
-      .def("put", put, "structure"_a, "sample"_a, "graph"_a, "nodes"_a, "output"_a, "arrays"_a, "inputs"_a, "formats"_a)
+      .def("put", put, "structure"_a, "sample"_a, "graph"_a, "nodes"_a, "results"_a, "output"_a, "arrays"_a, "inputs"_a,
+           "formats"_a)
       .def("discard", [](KnownSamples &known, nb::handle sample) { const auto gone = known.take(sample.ptr()); })
       .def("take_used", [](KnownSamples &known, nb::handle sample) { return known.take_used(sample.ptr()); })
       .def("find", [](const KnownSamples &known, nb::handle columns) { return known.find(columns.ptr()); });

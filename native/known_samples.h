@@ -17,8 +17,8 @@ class KnownSample {
 public:
   // See `KnownSamples.put` in `jitbatch/core/native.pyi`. Raises what `check` raises if the core cannot read the
   // inputs.
-  KnownSample(PyObject *structure, PyObject *sample, PyObject *graph, Index nodes, Index output, PyObject *arrays,
-              PyObject *inputs, PyObject *formats);
+  KnownSample(PyObject *structure, PyObject *sample, PyObject *graph, Index nodes, Index results, Index output,
+              PyObject *arrays, PyObject *inputs, PyObject *formats);
   ~KnownSample();
   KnownSample(const KnownSample &) = delete;
   KnownSample &operator=(const KnownSample &) = delete;
@@ -41,6 +41,7 @@ public:
   std::vector<PyObject *> parts; // of the sample; `structure` keeps them alive
   PyObject *structure, *graph;
   Index nodes;
+  Index results;                 // how many values are
   Index output;                  // equal for graphs with results of one tree and of the same classes
   mutable bool was_used = false; // since somebody asked
 
@@ -78,7 +79,8 @@ struct KnownBatch {
   KnownBatch(const KnownBatch &) = delete;
   KnownBatch &operator=(const KnownBatch &) = delete;
 
-  Index nodes() const;
+  // The sum of a number over all samples.
+  Index total(Index KnownSample::*number) const;
   // The output that all samples have; -1 if they differ.
   Index output() const;
   bool lacks(const TypeTable &table) const;

@@ -14,6 +14,7 @@
 #include "known_samples.h"
 #include "numbering.h"
 #include "ranks.h"
+#include "refill.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -159,17 +160,11 @@ std::map<Index, Index> type_counts(const TypedGraph &graph) {
   return counts;
 }
 
-using FormatArguments = std::vector<std::tuple<std::string, std::size_t, std::size_t>>;
-
-std::vector<ClassFormat> formats_of(const FormatArguments &classes) {
+std::shared_ptr<InputRows> make_inputs(const TypeTable &, nb::sequence samples,
+                                       const std::vector<std::tuple<std::string, std::size_t, std::size_t>> &classes) {
   std::vector<ClassFormat> formats;
   for (const auto &[kind, item, row] : classes)
     formats.push_back({kind.empty() ? '\0' : kind[0], item, row});
-  return formats;
-}
-
-std::shared_ptr<InputRows> make_inputs(const TypeTable &, nb::sequence samples, const FormatArguments &classes) {
-  const std::vector<ClassFormat> formats = formats_of(classes);
   const nb::object array_type = nb::module_::import_("numpy").attr("ndarray");
   return std::make_shared<InputRows>(samples.ptr(), formats, reinterpret_cast<PyTypeObject *>(array_type.ptr()));
 }
@@ -182,20 +177,6 @@ std::shared_ptr<Batch> make_batch(std::shared_ptr<TypeTable> table,
   for (Index count : shared.counts)
     check(count >= 0, "counts of shared values are not negative");
   return std::make_shared<Batch>(std::move(table), std::move(all), inputs, shared, dedupe);
-}
-
-std::shared_ptr<InputRows> known_inputs(const TypeTable &, std::shared_ptr<KnownBatch> samples,
-                                        const FormatArguments &classes) {
-  return KnownBatch::inputs(std::move(samples), formats_of(classes));
-}
-
-std::shared_ptr<Batch> known_batch(std::shared_ptr<TypeTable> table, const KnownBatch &samples, InputRows &inputs,
-                                   Array shared_class, Array shared_row, Array shared_count, bool dedupe) {
-  const SharedRows shared{span_of(shared_class), span_of(shared_row), span_of(shared_count)};
-  for (Index count : shared.counts)
-    check(count >= 0, "counts of shared values are not negative");
-  auto graphs = samples.typed(*table);
-  return std::make_shared<Batch>(std::move(table), std::move(graphs), inputs, shared, dedupe);
 }
 
 nb::tuple edges_of(const Batch &batch) {
@@ -290,6 +271,7 @@ NB_MODULE(native, m) {
 
   add_calls(m);
   add_known_samples(m);
+  add_refill(m);
   m.def("number", number_recording);
   m.def("find_ranks", [](Array types, Array order, Array reader, Array read) {
     return array_of(find_ranks(span_of(types), span_of(order), span_of(reader), span_of(read)));
@@ -365,9 +347,7 @@ NB_MODULE(native, m) {
   nb::class_<TypeTable>(m, "TypeTable")
       .def(nb::new_(&make_table), "types"_a, "loops"_a, "recipes"_a)
       .def("graph", make_graph)
-      .def("inputs", known_inputs)
       .def("inputs", make_inputs)
-      .def("batch", known_batch)
       .def("batch", make_batch)
       .def("layout", make_layout);
 }

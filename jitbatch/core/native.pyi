@@ -31,16 +31,18 @@ class TypedGraph:
     def shared(self) -> list[int]: ...
 
 class KnownBatch:
-    """Known samples, one after the other. It stands for their typed graphs, and for their inputs.
+    """Known samples, one after the other.
 
     Attributes:
-        nodes: the number of nodes of all graphs.
+        nodes, results: the number of nodes of all graphs, and of their outputs.
         output: the output that all samples have; -1 if they differ.
     """
 
     def __len__(self) -> int: ...
     @property
     def nodes(self) -> int: ...
+    @property
+    def results(self) -> int: ...
     @property
     def output(self) -> int: ...
     def graphs(self) -> tuple[Any, ...]: ...
@@ -55,15 +57,15 @@ class KnownSamples:
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def put(
-        self, structure: Any, sample: Sequence[Any], graph: Any, nodes: int, output: int, arrays: Sequence[Any],
-        inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
+        self, structure: Any, sample: Sequence[Any], graph: Any, nodes: int, results: int, output: int,
+        arrays: Sequence[Any], inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
     ) -> bool:  # fmt: skip
         """Store a sample. False, if the core cannot read its inputs, or knows the sample already.
 
         Args:
             structure: what keeps the parts of the sample and its arrays alive.
             sample: its parts.
-            graph, nodes: its graph, and the number of nodes.
+            graph, nodes, results: its graph, and the numbers of nodes and of outputs.
             output: equal for graphs with results of one tree and of the same value classes.
             arrays: the arrays in the sample. Their numbers may change, and are read for each batch.
             inputs: its input rows. What is not among `arrays` never changes.
@@ -162,16 +164,57 @@ class Batch:
     def edges(self) -> tuple[np.ndarray, np.ndarray]: ...
     def schedule(self) -> Schedule: ...
 
+class Joined:
+    """Known samples as one batch.
+
+    Attributes:
+        batch, schedule: the batch, and the rounds of its nodes.
+    """
+
+    @property
+    def batch(self) -> Batch: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    def by_ranks(self) -> bool:
+        """Give the nodes of all loops the rounds of their ranks. Whether no order has fewer steps."""
+
+    def fill(
+        self, tables: np.ndarray, inputs: Sequence[np.ndarray | None], outputs: np.ndarray, counts: np.ndarray
+    ) -> bool:  # fmt: skip
+        """Write a plan. False if the batch does not fit the layout.
+
+        Args:
+            tables: int32 [layout.size]; as `Schedule.fill`.
+            inputs: for each arena, an array for its input rows; None if the batch has none for it.
+            outputs: int32 [outputs]; the rows of all outputs, sample after sample.
+            counts: int32 [10]; the fields of a `Summary`.
+        """
+
+class Refill:
+    """What batches of known samples have in common that are planned for one program.
+
+    Args:
+        layout: the layout of its tables.
+        classes: the format of each value class.
+        shared_class, shared_row, shared_count: as for `TypeTable.batch`.
+    """
+
+    def __init__(
+        self, layout: Layout, classes: Sequence[tuple[str, int, int]], shared_class: np.ndarray,
+        shared_row: np.ndarray, shared_count: np.ndarray,
+    ) -> None: ...  # fmt: skip
+    def join(self, samples: KnownBatch, dedupe: bool, /) -> Joined: ...
+
 class TypeTable:
     def __init__(self, types: Sequence[Any], loops: Sequence[Sequence[int]], recipes: Mapping[int, Any]) -> None: ...
     def graph(
         self, kind: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, shared_rows: np.ndarray,
         outputs: np.ndarray, of_input: np.ndarray, class_rows: np.ndarray, /,
     ) -> TypedGraph: ...  # fmt: skip
-    def inputs(self, samples: Sequence[Any] | KnownBatch, classes: Sequence[tuple[str, int, int]], /) -> InputRows: ...
+    def inputs(self, samples: Sequence[Any], classes: Sequence[tuple[str, int, int]], /) -> InputRows: ...
     def batch(
-        self, graphs: Sequence[TypedGraph] | KnownBatch, inputs: InputRows, shared_class: np.ndarray,
-        shared_row: np.ndarray, shared_count: np.ndarray, dedupe: bool, /,
+        self, graphs: Sequence[TypedGraph], inputs: InputRows, shared_class: np.ndarray, shared_row: np.ndarray,
+        shared_count: np.ndarray, dedupe: bool, /,
     ) -> Batch: ...  # fmt: skip
     def layout(self, phases: Sequence[PhaseLayout], arenas: Sequence[ArenaLayout], size: int, /) -> Layout: ...
 

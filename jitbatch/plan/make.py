@@ -11,6 +11,7 @@ from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.batch.inputs import pad_rows
 from jitbatch.batch.retype import typed
 from jitbatch.batch.types import Profile, known_types, types_of
+from jitbatch.core.choice import is_compiled
 from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
 from jitbatch.execute.registry import EXECUTORS
 from jitbatch.execute.sizes import Sizes
@@ -141,24 +142,23 @@ def refill_plan(
     Returns:
         The plan, or None if the batch does not fit the program.
     """
-    static, refill = like.static, EXECUTORS[options.executor].refill
+    static, executor = like.static, EXECUTORS[options.executor]
     types = static.types
     own = (static.executor, static.out, static.differentiable)
-    if refill is None or types is None or own != (options.executor, options.out, options.differentiable):
+    if executor.refill is None or types is None or own != (options.executor, options.out, options.differentiable):
         return None
     if options.differentiable and not set(differentiable_classes(graphs, options.differentiable, static.call)) <= set(
         static.differentiable_classes
     ):
         return None
-    if options.differentiable:
-        known = None  # their rows are not merged, and plans keep them apart
+    if options.differentiable or executor.refill_known is None or not is_compiled(types.table):
+        known = None
     if known is None or known.lacks(types.table):
         unknown = [graph for graph in graphs if types not in graph.typed]
         if unknown and types.profile.union(unknown) != types.profile:
             return None
-        typed_graphs = typed(graphs, types)
         if known is not None:
-            known.put_typed(typed_graphs)
+            known.put_typed(typed(graphs, types))
     is_alike = known is not None and static.out == "stack" and known.output >= 0
     alike = graphs[:1] if is_alike else graphs
     out_trees, out_classes = outputs_of(alike, static.tables, static.out, like.sizes)
@@ -169,8 +169,11 @@ def refill_plan(
     )
     if not is_same:
         return None
-    samples = (typed_graphs, inputs()) if known is None else (known, known)
-    refilled = refill(static, *samples, POLICIES[options.policy], options.dedupe)
+    policy = POLICIES[options.policy]
+    if known is None:
+        refilled = executor.refill(static, typed(graphs, types), inputs(), policy, options.dedupe)
+    else:
+        refilled = executor.refill_known(static, known, policy, options.dedupe)
     if refilled is None:
         return None
     classes = out_classes[0] if out_classes else ()
@@ -179,19 +182,7 @@ def refill_plan(
         return None
     if static.out == "rows" and list(map(len, out_rows)) != list(map(len, like.out_rows)):
         return None
-    counts = Summary(
-        samples=len(graphs),
-        nodes=refilled.nodes,
-        distinct=refilled.distinct,
-        levels=refilled.levels,
-        types=len(types.kinds),
-        steps=refilled.steps,
-        bound=refilled.bound,
-        launches=refilled.launches,
-        rows=refilled.distinct,
-        padded_rows=refilled.padded_rows,
-    )
-    plan = Plan(refilled.inputs, refilled.tables, out_rows, ragged, np.array(counts, np.int32), static, tuple(graphs))
+    plan = Plan(refilled.inputs, refilled.tables, out_rows, ragged, refilled.counts, static, tuple(graphs))
     if passes.verifies():
         verify_steps(plan)
     return plan

@@ -77,8 +77,8 @@ class KnownSamples(BudgetCache):
         graph, inputs = entry.recorded
         output = self._outputs.setdefault((graph.out_tree, graph.out_classes), len(self._outputs))
         self._core.put(
-            structure=entry, sample=entry.sample, graph=graph, nodes=graph.node_count, output=output,
-            arrays=entry.arrays, inputs=inputs, formats=graph.tables.class_formats(),
+            structure=entry, sample=entry.sample, graph=graph, nodes=graph.node_count, results=len(graph.outputs),
+            output=output, arrays=entry.arrays, inputs=inputs, formats=graph.tables.class_formats(),
         )  # fmt: skip
 
     def _removed(self, entry: Any) -> None:

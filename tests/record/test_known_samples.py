@@ -77,6 +77,17 @@ def test_a_plan_of_known_samples_is_that_of_equal_ones(out: str, dedupe: bool) -
             assert_equal_plans(known, f.plan(2.0, chosen, like=like))
 
 
+def test_a_program_of_the_other_core_is_filled_by_that_core() -> None:
+    f, samples = jitbatch(encode, executor="fused"), pairs()
+    with choice.using("python"):
+        like = f.plan(2.0, samples)
+    f.plan(2.0, samples)
+    assert is_known(f, 2.0, samples)
+    plan = f.plan(2.0, samples[::-1], like=like)
+    assert plan.static is like.static
+    assert_equal_plans(plan, f.plan(2.0, [Pair(*sample) for sample in samples[::-1]], like=like))
+
+
 def test_numbers_in_arrays_are_read_for_each_batch() -> None:
     f, samples = jitbatch(encode), pairs()
     for step in range(3):
@@ -254,6 +265,7 @@ class _Made(NamedTuple):
     sample: Any = ("part",)
     graph: Any = "graph"
     nodes: Any = 1
+    results: Any = 1
     output: Any = 0
     arrays: Any = ()
     inputs: Any = ()

@@ -1,7 +1,7 @@
 """The fused executor: one compiled program per batch, shared by batches with equal static parts."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -16,6 +16,9 @@ from jitbatch.ir.cell import Identity
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
 from jitbatch.util.caches import Cache
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
 
 _programs = Cache(256)
 """The compiled programs, by the static parts of plans."""
@@ -40,14 +43,22 @@ _layouts = Cache(256)
 
 
 def _layout_of(static: Any) -> TableLayout:
-    return TableLayout(static.types, static.program, static.arenas, static.differentiable_classes)
+    return _layouts.get_or_make(
+        Identity(static),
+        lambda: TableLayout(static.types, static.program, static.arenas, static.differentiable_classes),
+    )
 
 
 def _refill(
     static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
 ) -> Refilled | None:
-    layout = _layouts.get_or_make(Identity(static), lambda: _layout_of(static))
-    return lower.refill(layout, graphs, inputs, policy, dedupe)
+    return lower.refill(_layout_of(static), graphs, inputs, policy, dedupe)
 
 
-FUSED = Executor("fused", _lower, run_compiled, _refill, splits_cells=True, has_room=True, runs_effects=False)
+def _refill_known(static: Any, samples: "KnownBatch", policy: Policy, dedupe: bool) -> Refilled | None:
+    return lower.refill_known(_layout_of(static), samples, policy, dedupe)
+
+
+FUSED = Executor(
+    "fused", _lower, run_compiled, _refill, _refill_known, splits_cells=True, has_room=True, runs_effects=False
+)

@@ -1,6 +1,7 @@
 """From an analysed batch to a fused program and its tables (see `execute/fused/program`)."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +17,11 @@ from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
 from jitbatch.schedule.rounds import find_rounds
+from jitbatch.util import passes
 from jitbatch.util.errors import VerifyError
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
 
 
 def lower(
@@ -75,15 +80,29 @@ def refill(
     filled = schedule.fill(layout.core, buffer)
     if filled is None:
         return None
+    counts = (
+        len(graphs), batch.node_count, batch.distinct_count, batch.levels, len(types.kinds), filled.steps,
+        schedule.bound, filled.launches, batch.distinct_count, filled.padded_rows,
+    )  # fmt: skip
     return Refilled(
         inputs=tuple(packed.padded(arena.value_class, arena.inputs) for arena in layout.arenas),
         tables=layout.tables(buffer),
         output_rows=filled.output_rows,
-        nodes=batch.node_count,
-        distinct=batch.distinct_count,
-        levels=batch.levels,
-        steps=filled.steps,
-        bound=schedule.bound,
-        launches=filled.launches,
-        padded_rows=filled.padded_rows,
+        counts=np.array(counts, np.int32),
     )
+
+
+def refill_known(layout: TableLayout, samples: "KnownBatch", policy: Policy, dedupe: bool) -> Refilled | None:
+    """As `refill`, for samples that the compiled core knows, with typed graphs."""
+    if layout.differentiable or not layout.is_for_constants:
+        return None
+    joined = layout.refill().join(samples, dedupe)
+    if passes.verifies() or not (policy.by_ranks and joined.by_ranks()):
+        find_rounds(joined.schedule, layout.types, policy, lambda: problem_of(joined.batch))
+    rows = layout.input_rows()
+    buffer, outputs = np.empty(layout.size, np.int32), np.empty(samples.results, np.int32)
+    counts = np.empty(10, np.int32)
+    own = [one if type(one) is np.ndarray else None for one in rows]
+    if not joined.fill(buffer, own, outputs, counts):
+        return None
+    return Refilled(tuple(rows), layout.tables(buffer), outputs, counts)
