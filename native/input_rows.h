@@ -71,6 +71,7 @@ private:
   bool read_array(Rows &rows, PyObject *array);
   Rows &rows_of(Index value_class);
   static void merge_equal(Rows &rows, Index count);
+  template <typename Word> static void merge_words(Rows &rows, Index count);
   static void keep_all(Rows &rows, Index count);
 
   PyTypeObject *array_type_;

@@ -23,9 +23,11 @@ Joined::Joined(std::shared_ptr<const Refill> refill, std::shared_ptr<const Known
 }
 
 bool Joined::by_ranks() {
-  for (Index loop = 0; loop < schedule_->loop_count(); ++loop)
-    if (!schedule_->by_ranks(loop) || schedule_->steps(loop) > schedule_->least_steps(loop))
+  for (Index loop = 0; loop < schedule_->loop_count(); ++loop) {
+    const Index least = schedule_->least_steps(loop);
+    if (!schedule_->by_ranks(loop) || (schedule_->most_steps(loop) > least && schedule_->steps(loop) > least))
       return false;
+  }
   return true;
 }
 
