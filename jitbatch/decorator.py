@@ -309,10 +309,10 @@ class Batched(Decorated, Generic[P, R]):
             plan = self.plan(*args, like=None, **kwargs)
             new = self.cache_info()["structures"].misses - misses
             times = Times(analysis=time.perf_counter() - start, new_structures=new)
-            given = self._call(args, kwargs).arguments.shared
+            values = self._call(args, kwargs).arguments.shared
         else:
-            given = self._shared_beside_plan(args, kwargs)
-        shared = SharedArguments(given)
+            values = self._shared_beside_plan(args, kwargs)
+        shared = SharedArguments(values)
         plan = self._planner.ready(plan, shared)
         if not measure:
             return explain_plan(plan, times)
@@ -365,8 +365,8 @@ class Batched(Decorated, Generic[P, R]):
             results = []
             for sample in call.samples:
                 objects = arguments.shared if leaves is None else shared.rebuild(leaves)
-                given, named = arguments.rebuild(objects, sample)
-                results.append(fun(*given, **named))
+                positional, named = arguments.rebuild(objects, sample)
+                results.append(fun(*positional, **named))
             return results
 
         fun: Callable[..., Any] = self.__wrapped__
