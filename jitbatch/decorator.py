@@ -363,10 +363,17 @@ class Batched(Decorated, Generic[P, R]):
 
         def loop(leaves: Sequence[Any] | None) -> list[Any]:
             results = []
-            for sample in call.samples:
+            for sample_id, sample in enumerate(call.samples):
                 objects = arguments.shared if leaves is None else shared.rebuild(leaves)
                 positional, named = arguments.rebuild(objects, sample)
-                results.append(fun(*positional, **named))
+                try:
+                    results.append(fun(*positional, **named))
+                except Exception as error:
+                    error.add_note(
+                        f"jitbatch: raised by the plain loop, in a call with sample {sample_id} as it is; `.batch` "
+                        "passes arrays in the place of Python numbers"
+                    )
+                    raise
             return results
 
         fun: Callable[..., Any] = self.__wrapped__
