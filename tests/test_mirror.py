@@ -40,6 +40,7 @@ ELSEWHERE = {
     "rollout/rollout": "rollout/test_flight.py",
     "rollout/segments": "rollout/test_walks.py",
     "inspect/report": "inspect/test_explain.py",
+    "methods/asynchronous": "rollout/test_flight.py",
     "plan/make": "plan/test_plan.py",
     "plan/outputs": "plan/test_plan.py",
     "plan/per_sample": "execute/test_per_sample.py",
