@@ -163,7 +163,7 @@ class _Span(NamedTuple):
 
     leaf: int
     shape: tuple[int, ...]
-    index: np.ndarray
+    positions: np.ndarray
     class_id: int
     row: np.ndarray
 

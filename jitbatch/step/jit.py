@@ -18,7 +18,7 @@ from jitbatch.plan.prefetch import Ahead, on_device
 from jitbatch.record.structure import describe_leaf
 from jitbatch.step.agreement import Agreement
 from jitbatch.step.capacity import SavedRoom, StepCapacity
-from jitbatch.step.inputs import Differentiated
+from jitbatch.step.differentiated import Differentiated
 from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
 from jitbatch.step.processes import Processes
