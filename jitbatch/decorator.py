@@ -35,7 +35,8 @@ from jitbatch.record.decisions import Decisions, Realised
 from jitbatch.record.decorated import Decorated
 from jitbatch.record.rows import ClosesOverTracer
 from jitbatch.record.shared_arguments import SharedArguments, shared_names
-from jitbatch.rollout.flight import Engine, Flight
+from jitbatch.rollout.engine import Engine
+from jitbatch.rollout.flight import Flight
 from jitbatch.rollout.rollout import MOST_IN_FLIGHT, Rollout, outputs_together, roll_out
 from jitbatch.schedule.policies import POLICIES
 from jitbatch.serve.arguments import ServedArguments, Shared
