@@ -310,10 +310,10 @@ class Batched(Decorated, Generic[P, R]):
             plan = self.plan(*args, like=None, **kwargs)
             new = self.cache_info()["structures"].misses - misses
             times = Times(analysis=time.perf_counter() - start, new_structures=new)
-            given = self._call(args, kwargs).arguments.shared
+            values = self._call(args, kwargs).arguments.shared
         else:
-            given = self._shared_beside_plan(args, kwargs)
-        shared = SharedArguments(given)
+            values = self._shared_beside_plan(args, kwargs)
+        shared = SharedArguments(values)
         plan = self._planner.ready(plan, shared)
         if not measure:
             return explain_plan(plan, times)
@@ -364,10 +364,17 @@ class Batched(Decorated, Generic[P, R]):
 
         def loop(leaves: Sequence[Any] | None) -> list[Any]:
             results = []
-            for sample in call.samples:
+            for sample_id, sample in enumerate(call.samples):
                 objects = arguments.shared if leaves is None else shared.rebuild(leaves)
-                given, named = arguments.rebuild(objects, sample)
-                results.append(fun(*given, **named))
+                positional, named = arguments.rebuild(objects, sample)
+                try:
+                    results.append(fun(*positional, **named))
+                except Exception as error:
+                    error.add_note(
+                        f"jitbatch: raised by the plain loop, in a call with sample {sample_id} as it is; `.batch` "
+                        "passes arrays in the place of Python numbers"
+                    )
+                    raise
             return results
 
         fun: Callable[..., Any] = self.__wrapped__

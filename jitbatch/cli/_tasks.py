@@ -338,7 +338,7 @@ def molecules(settings: Settings) -> Task:
     elements, _, found = read_g2()
     order = np.random.default_rng(settings.seed).permutation(len(found))
     parts = np.split(order, [96, 118])
-    train, dev, test = (limited([found[place] for place in part], settings) for part in parts)
+    train, dev, test = (limited([found[position] for position in part], settings) for part in parts)
     by_element = _baselines.composition(train, len(elements))
     model = made(lambda: MoleculeEnergy(len(elements), settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
     model.reference.embedding[...] = jnp.asarray(by_element, jnp.float32)[:, None]  # training begins at composition

@@ -161,7 +161,7 @@ class Jitted(Generic[P, R]):
         `"rooms"`: a hit is a plan that fitted existing sizes, a miss a plan that needed new sizes. `"programs"`: a hit
         is a call that ran an existing program, a miss a call that traced and compiled a new one.
         """
-        rooms = [one.info() for use in list(self._uses.values()) for one in list(use.rooms.values())]
+        rooms = [room.info() for use in list(self._uses.values()) for room in list(use.rooms.values())]
         hits, misses, largest, size = (sum(info[field] for info in rooms) for field in range(4))
         calls, traces = self._calls, self._traces
         return {
@@ -325,7 +325,8 @@ class Jitted(Generic[P, R]):
             return []
         names = self._parameters.positional
         return [
-            one if isinstance(one, str) else names[one] for one in ([value] if isinstance(value, int | str) else value)
+            name if isinstance(name, str) else names[name]
+            for name in ([value] if isinstance(value, int | str) else value)
         ]
 
     # Arrangements
@@ -335,8 +336,10 @@ class Jitted(Generic[P, R]):
             if not self._arrangements:
                 return Arrangement(None, self._places, ())
             if len(self._arrangements) > 1:
-                kind = self._kind_of(call, {place for one in self._arrangements for place in one.places})
-                found = [one for one in self._arrangements if one.kind == kind]
+                call_kind = self._kind_of(
+                    call, {place for arrangement in self._arrangements for place in arrangement.places}
+                )
+                found = [arrangement for arrangement in self._arrangements if arrangement.kind == call_kind]
                 return found[0] if found else self._arrangements[0]
             return self._arrangements[0]
 
@@ -345,9 +348,9 @@ class Jitted(Generic[P, R]):
         with self._lock:
             met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
             places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
-            known = {place for one in self._arrangements for place in one.places}
+            known = {place for arrangement in self._arrangements for place in arrangement.places}
             found = Arrangement(self._kind_of(call, known.union(places)), tuple(places), met)
-            others = [one for one in self._arrangements if one.kind != found.kind]
+            others = [arrangement for arrangement in self._arrangements if arrangement.kind != found.kind]
             self._arrangements = [found, *others][:MAX_ARRANGEMENTS]
         return found
 
@@ -372,7 +375,7 @@ class Jitted(Generic[P, R]):
                 call = call.replaced(place, None)
         static = dict.fromkeys(self._names_in("static_argnums") + self._names_in("static_argnames"))
         fixed = tuple((name, _hashable(call.arguments[name])) for name in static if name in call.arguments)
-        leaves, tree = jax.tree.flatten({name: one for name, one in call.arguments.items() if name not in static})
+        leaves, tree = jax.tree.flatten({name: value for name, value in call.arguments.items() if name not in static})
         return tree, tuple(map(_kind_of_leaf, leaves)), fixed
 
     def _with_handles(
@@ -382,13 +385,13 @@ class Jitted(Generic[P, R]):
         if self._on_mesh is not None and arrangement.uses:  # a first trace, which finds them, is on one device
             return self._on_mesh.with_handles(step, arrangement.places, arrangement.uses, call, agreement)
         places = [place for place in arrangement.places if place.argument in call.arguments]
-        given = {place: call.at(place) for place in places}
-        padded = {place: self._padded(value) for place, value in given.items()}
+        arguments = {place: call.at(place) for place in places}
+        padded = {place: self._padded(value) for place, value in arguments.items()}
         step.samples.update({place: samples for place, (samples, _) in padded.items()})
         for place, (samples, mask) in padded.items():
             uses = tuple(use for use in arrangement.uses if use.places[0] == place)
             about = About(place, count_of(samples), uses, self._name)
-            value = given[place]
+            value = arguments[place]
             if not isinstance(value, Samples) or value._about != about:
                 value = Samples(about, tuple(use.plan(step.samples) for use in uses), mask, samples)
             step.handles[place] = value

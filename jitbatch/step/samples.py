@@ -63,9 +63,9 @@ class Use:
             is_alone: take the sizes of these samples alone, instead of a room of this use.
             shards: the number of shards, or None.
         """
-        given = [samples[place] for place in self.places]
+        arguments = [samples[place] for place in self.places]
         rooms = None if is_alone else self._rooms_for
-        return self.function._planner.plan_use(self.arguments, self.shared, given, rooms, shards)
+        return self.function._planner.plan_use(self.arguments, self.shared, arguments, rooms, shards)
 
     def plan_like(
         self, samples: Mapping[Place, Any], like: Plan | Capacity | None, shards: int, has_headroom: bool
@@ -82,9 +82,9 @@ class Use:
             The plan, and whether it is for the program of the plan `like`.
         """
         rooms = Rooms(True, () if like is None else [Room(like, sys.maxsize)])
-        given = [samples[place] for place in self.places]
-        own = (lambda _: rooms) if has_headroom else None
-        plan = self.function._planner.plan_use(self.arguments, self.shared, given, own, shards, like)
+        arguments = [samples[place] for place in self.places]
+        make_rooms = (lambda _: rooms) if has_headroom else None
+        plan = self.function._planner.plan_use(self.arguments, self.shared, arguments, make_rooms, shards, like)
         return plan, isinstance(like, Plan) and plan.static is like.static
 
     def settle(self, count: int, plan: Plan) -> None:

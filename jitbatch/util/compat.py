@@ -350,8 +350,8 @@ def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequenc
 def with_outputs(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
     """A closed jaxpr with only its first `count` outputs."""
     jaxpr = closed.jaxpr
-    made = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
-    return ClosedJaxpr(made.replace(constvars=jaxpr.constvars), closed.consts)
+    shortened = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
+    return ClosedJaxpr(shortened.replace(constvars=jaxpr.constvars), closed.consts)
 
 
 def dead_code_eliminated(jaxpr: Jaxpr, used_outputs: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:
