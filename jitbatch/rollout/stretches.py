@@ -95,7 +95,8 @@ class Stretch:
 
 def may_guess() -> bool:
     """Whether answers may be foreseen. Not while JAX raises for NaN: a value that no sample has may be one."""
-    return not (jax.config.jax_debug_nans or jax.config.jax_debug_infs)
+    config: Any = jax.config
+    return not (config.jax_debug_nans or config.jax_debug_infs)
 
 
 def foreseen(first: Segment, limit: int, find: Callable[[Hashable], Segment | None]) -> tuple[list[Segment], list[Any]]:
