@@ -21,7 +21,7 @@ from jitbatch.inspect.traced import TracedSamples
 from jitbatch.ir.cell import Identity
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.constant_inputs import with_constant_inputs
-from jitbatch.plan.differentiable import names_of
+from jitbatch.plan.differentiable import check_names, names_of
 from jitbatch.plan.eager import on_grid
 from jitbatch.plan.make import Options
 from jitbatch.plan.plan import Plan
@@ -222,7 +222,10 @@ class Batched(Decorated, Generic[P, R]):
         >>> scaled.plan(jax.ShapeDtypeStruct((), "float32"), [(1.0, 2.0), (3.0, 4.0)])
         Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
-        return self._planner.plan(self._call(args, kwargs), like, shards, differentiable=names_of(differentiable))
+        names = names_of(differentiable)
+        plan = self._planner.plan(self._call(args, kwargs), like, shards, differentiable=names)
+        check_names(plan.graphs, names, plan.static.call)
+        return plan
 
     @own
     def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:

@@ -12,11 +12,13 @@ import jax
 import numpy as np
 
 from jitbatch.inspect.report import Report
+from jitbatch.plan.differentiable import names_of
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.prefetch import Ahead, on_device
 from jitbatch.record.structure import describe_leaf
 from jitbatch.step.agreement import Agreement
 from jitbatch.step.capacity import SavedRoom, StepCapacity
+from jitbatch.step.differentiated import Differentiated
 from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
 from jitbatch.step.processes import Processes
@@ -57,7 +59,7 @@ class Jitted(Generic[P, R]):
 
     def __init__(
         self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str] | None,
-        split: Split | None, jit: Callable[..., Any], options: dict[str, Any],
+        differentiated: Differentiated | None, split: Split | None, jit: Callable[..., Any], options: dict[str, Any],
     ):  # fmt: skip
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
@@ -66,7 +68,8 @@ class Jitted(Generic[P, R]):
         self._places = tuple(map(Place.parse, samples))
         self._pad = pad
         self._rows = tuple(map(Place.parse, rows or ()))
-        for place in (*self._places, *self._rows):
+        self._differentiated = differentiated
+        for place in (*self._places, *self._rows, *(differentiated.targets if differentiated else ())):
             self._parameters.check(place, self._name)
         self._on_mesh = None if split is None else OnMesh(split, pad, None if rows is None else self._rows)
         self._processes = None
@@ -82,7 +85,7 @@ class Jitted(Generic[P, R]):
         self._lock = threading.RLock()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._with_plans(lambda compiled: compiled, args, kwargs)
+        return self._with_plans(lambda compiled: compiled, args, kwargs, is_call=True)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -205,29 +208,34 @@ class Jitted(Generic[P, R]):
 
     # Calls
 
-    def _with_plans(self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _with_plans(
+        self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_call: bool = False
+    ) -> Any:
         """Calls the compiled step with plans in place of samples.
 
         Args:
             choose: from the compiled step to the callable to call: the step itself, or its `lower`, for example.
             args, kwargs: the arguments of the step.
+            is_call: whether the step runs, so that gradients with respect to samples get their structure.
         """
         call = self._parameters.bind(args, kwargs)
         with nullcontext() if self._processes is None else self._processes.told():
-            return self._call(choose, call)
+            return self._call(choose, call, is_call)
 
-    def _call(self, choose: Callable[[Any], Any], call: Bound) -> Any:
+    def _call(self, choose: Callable[[Any], Any], call: Bound, is_call: bool) -> Any:
         arrangement = self._arrangement_for(call)
         self._calls += 1
         for _ in range(MAX_TRACES):
-            step = StepTrace(self._name, self._uses, call.arguments)
+            step = self._trace(call)
             with_handles = self._with_handles(step, arrangement, call, self._agreement())
             if self._on_mesh is not None:
                 self._on_mesh.settle(step.handles.values())
             compiled = self._compiled_for(arrangement)
             try:
                 with step:
-                    return self._run(with_handles, compiled, choose)
+                    result = self._run(with_handles, compiled, choose)
+                differentiated = self._differentiated if is_call else None
+                return result if differentiated is None else differentiated.unpacked(result, step.handles)
             except Again as again:
                 if again.step is not step:
                     raise
@@ -236,6 +244,10 @@ class Jitted(Generic[P, R]):
             f"{self._name} gives other samples to `.batch`, or other shared arguments, each time it is traced. What a "
             "compiled step does must depend on its arguments alone"
         )
+
+    def _trace(self, call: Bound, is_complete: bool = True) -> StepTrace:
+        names = self._differentiated.names if self._differentiated else ()
+        return StepTrace(self._name, self._uses, call.arguments, is_complete, names)
 
     def _run(self, call: Bound, compiled: Callable[..., Any], choose: Callable[[Any], Any]) -> Any:
         if self._on_mesh is None:
@@ -256,7 +268,7 @@ class Jitted(Generic[P, R]):
 
     def _discovered(self, call: Bound) -> Arrangement:
         """Traces the step without compiling it, and returns its arrangement."""
-        step = StepTrace(self._name, self._uses, call.arguments, is_complete=False)
+        step = self._trace(call, is_complete=False)
         nothing = Arrangement(None, self._places, ())
         with_handles = self._with_handles(step, nothing, call, None)
         try:
@@ -274,6 +286,8 @@ class Jitted(Generic[P, R]):
         call = self._parameters.bind(args, kwargs)
         if self._on_mesh is not None:
             call = self._on_mesh.with_real_rows(call)
+        if self._differentiated is not None:
+            call = self._differentiated.in_body(call, self._places)
         step.enter_body(call.arguments)
         try:
             result = call.call(self.__wrapped__)
@@ -286,7 +300,7 @@ class Jitted(Generic[P, R]):
         if self._on_mesh is not None and not step.met:
             raise ArgumentError(f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split")
         self._traces += 1
-        return result
+        return result if self._differentiated is None else self._differentiated.returned(result)
 
     def _compiled_for(self, arrangement: Arrangement) -> Callable[..., Any]:
         """Returns the compiled step for these places of samples. Samples are never donated."""
@@ -345,6 +359,8 @@ class Jitted(Generic[P, R]):
 
     def _learned(self, step: StepTrace, call: Bound) -> Arrangement:
         """Stores and returns the arrangement of a step that was traced."""
+        if self._differentiated is not None:
+            self._differentiated.check_new(step.new)
         with self._lock:
             met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
             places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
@@ -370,7 +386,7 @@ class Jitted(Generic[P, R]):
         """
         if self._on_mesh is not None:
             call = self._on_mesh.with_given_rows(call)
-        for place in places:
+        for place in (*places, *(self._differentiated.targets if self._differentiated else ())):
             if place.argument in call.arguments:
                 call = call.replaced(place, None)
         static = dict.fromkeys(self._names_in("static_argnums") + self._names_in("static_argnames"))
@@ -399,7 +415,7 @@ class Jitted(Generic[P, R]):
         counts = [len(handle) for handle in step.handles.values()]
         for place in self._rows if counts else ():
             call = call.replaced(place, filled(call.at(place), max(counts), str(place)))
-        return call
+        return call if self._differentiated is None else self._differentiated.packed(call, step.handles)
 
     def _padded(self, samples: Any) -> tuple[Any, Any]:
         """Fills samples up to a multiple of `pad` by repeating the last one.
@@ -428,7 +444,7 @@ class Jitted(Generic[P, R]):
                 f"samples are {', '.join(map(str, arrangement.places))}. Items are tuples of its last positional "
                 "arguments, or dicts of arguments by name"
             )
-        step = StepTrace(self._name, self._uses, call.arguments)
+        step = self._trace(call)
         planned = self._with_handles(step, arrangement, call, agreement).arguments
         if isinstance(item, tuple):
             return tuple(planned.values())
@@ -464,18 +480,21 @@ def jit(fun: Callable[P, R], /) -> Jitted[P, R]: ...
 @overload
 def jit(
     fun: None = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
-    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
     jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...  # fmt: skip
 @overload
 def jit(
     fun: Callable[P, R], /, *, samples: str | Sequence[str] = (), pad: int | None = None,
-    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
     jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Jitted[P, R]: ...  # fmt: skip
 def jit(
     fun: Any = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
-    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
     jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Any:  # fmt: skip
     """`jax.jit` for functions that batch samples of any shapes.
@@ -494,6 +513,13 @@ def jit(
         rows: the arguments with one row per sample, such as labels. `pad` fills them up in the same way. On a mesh they
             are split as samples are; there the default is each argument that is a NumPy array, or a pytree of them,
             with as many rows as there are samples.
+        differentiable: the inputs of samples that are differentiated, named as for `f.plan`. In the body, `jax.grad`
+            differentiates with respect to the samples: these inputs are their leaves. The gradient is a pytree with the
+            same leaves for `jax.tree.map`, and has `.sums()`, the sum over each sample's values. Where the step returns
+            it, in tuples, lists or dicts, the caller gets it in the structure of the samples, with None for all
+            that is not differentiated. Needs `samples`.
+        targets: the arguments with values for these inputs, such as forces, as lists in the structure of the samples.
+            In the body they are pytrees with the same leaves as a gradient.
         mesh: run the step on this mesh. The samples of a call are split over its devices; all other arrays that are not
             on the mesh are replicated. The body is the same as on one device, and sees all samples. In a program of
             several processes (`jax.distributed`), each process calls the step with samples of its own.
@@ -522,6 +548,20 @@ def jit(
         raise ArgumentError(f"pad={pad!r} is not a positive number of samples")
     if pad is not None and not samples:
         raise ArgumentError(f'pad={pad} fills samples up: name them, jitbatch.jit(samples="...", pad={pad})')
+    found = names_of(differentiable)
+    target_names = [targets] if isinstance(targets, str) else targets
+    if found and not samples:
+        raise ArgumentError('differentiable names inputs of samples: name these, too, jitbatch.jit(samples="...")')
+    if found and mesh is not None:
+        raise ArgumentError(
+            "differentiable is not for steps on a mesh. Make a plan with shards, f.plan(..., shards=n, "
+            "differentiable=...), and differentiate inside of jax.shard_map"
+        )
+    if target_names and not found:
+        raise ArgumentError(
+            "targets are values for differentiated inputs: name these, jitbatch.jit(differentiable=...)"
+        )
+    differentiated = Differentiated(found, tuple(map(Place.parse, target_names))) if found else None
     names = [samples] if isinstance(samples, str) else samples
     row_names = [rows] if isinstance(rows, str) else rows
     if axis is not None and mesh is None:
@@ -533,6 +573,6 @@ def jit(
     def decorate(fun: Callable[P, R]) -> Jitted[P, R]:
         if not callable(fun):
             raise ArgumentError(f"jitbatch.jit compiles functions, got {fun!r}")
-        return Jitted(fun, names, pad, row_names, split, jit, options)
+        return Jitted(fun, names, pad, row_names, differentiated, split, jit, options)
 
     return decorate if fun is None else decorate(fun)
