@@ -15,7 +15,8 @@ from jitbatch.record.call_forms import CallForms
 from jitbatch.record.decisions import Decisions, Realised
 from jitbatch.record.rows import ClosesOverTracer
 from jitbatch.record.shared_arguments import SharedArguments
-from jitbatch.rollout.flight import Engine, Flight
+from jitbatch.rollout.engine import Engine
+from jitbatch.rollout.flight import Flight
 from jitbatch.rollout.rollout import MOST_IN_FLIGHT, Rollout, outputs_together, roll_out
 from jitbatch.serve.arguments import ServedArguments, Shared
 from jitbatch.serve.in_flight import InFlight

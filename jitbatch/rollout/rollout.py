@@ -16,7 +16,8 @@ from jitbatch.plan.outputs import outputs_of
 from jitbatch.plan.ragged import ragged_outputs
 from jitbatch.record.context import Context
 from jitbatch.record.decisions import Decisions
-from jitbatch.rollout.flight import Flight, Ticket, Times
+from jitbatch.rollout.flight import Flight
+from jitbatch.rollout.tickets import Ticket, Times
 from jitbatch.util import compat
 
 MOST_IN_FLIGHT = 1024
