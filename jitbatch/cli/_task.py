@@ -11,10 +11,7 @@ from flax import nnx
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._files import reason
 from jitbatch.cli._settings import Settings
-from jitbatch.data import (
-    Vocabulary,
-    read_vectors,
-)
+from jitbatch.data import Vocabulary, read_vectors
 
 
 @runtime_checkable

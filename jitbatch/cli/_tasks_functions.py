@@ -7,16 +7,12 @@ from flax import nnx
 
 from jitbatch.cli import _baselines
 from jitbatch.cli._memory import made
-from jitbatch.cli._metrics import (
-    accuracy,
-)
+from jitbatch.cli._metrics import accuracy
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import read_function_splits
 from jitbatch.cli._task import Task, described
 from jitbatch.data.ast_functions import nodes
-from jitbatch.models import (
-    FunctionNamer,
-)
+from jitbatch.models import FunctionNamer
 
 
 def ast(settings: Settings) -> Task:

@@ -10,19 +10,12 @@ from flax import nnx
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import require
 from jitbatch.cli._memory import made
-from jitbatch.cli._metrics import (
-    mean_absolute_error,
-    mean_squared_error,
-)
+from jitbatch.cli._metrics import mean_absolute_error, mean_squared_error
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import limited
 from jitbatch.cli._task import Task
-from jitbatch.data import (
-    read_g2,
-)
-from jitbatch.models import (
-    MoleculeEnergy,
-)
+from jitbatch.data import read_g2
+from jitbatch.models import MoleculeEnergy
 
 
 def molecules(settings: Settings) -> Task:

@@ -10,25 +10,13 @@ from jitbatch import jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._memory import made
-from jitbatch.cli._metrics import (
-    attachment_scores,
-    item_accuracy,
-)
+from jitbatch.cli._metrics import attachment_scores, item_accuracy
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import SPLITS, number_splits, read_parsed
 from jitbatch.cli._task import Task, described, embedding, set_vectors
-from jitbatch.data import (
-    Parsed,
-    Transitions,
-    Vocabulary,
-    tagged,
-    transitions,
-)
+from jitbatch.data import Parsed, Transitions, Vocabulary, tagged, transitions
 from jitbatch.data.transitions import tree_of
-from jitbatch.models import (
-    CharacterTagger,
-    StackLSTMParser,
-)
+from jitbatch.models import CharacterTagger, StackLSTMParser
 
 
 @jitbatch(out="ragged")

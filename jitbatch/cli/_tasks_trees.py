@@ -10,26 +10,13 @@ from jitbatch import jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._memory import made
-from jitbatch.cli._metrics import (
-    accuracy,
-    mean_squared_error,
-    pearson,
-    spearman,
-)
+from jitbatch.cli._metrics import accuracy, mean_squared_error, pearson, spearman
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import limited, read_splits
 from jitbatch.cli._task import Task, described, embedding, set_vectors
-from jitbatch.data import (
-    make_listops,
-    read_sick,
-    read_sst,
-)
+from jitbatch.data import make_listops, read_sick, read_sst
 from jitbatch.data.listops import to_string
-from jitbatch.models import (
-    ListOpsTreeLSTM,
-    Sentiment,
-    Similarity,
-)
+from jitbatch.models import ListOpsTreeLSTM, Sentiment, Similarity
 
 # ListOps
 
