@@ -150,7 +150,7 @@ def test_new_shared_arguments_come_in_at_the_next_sync() -> None:
 
 def test_more_samples_than_room_and_small_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jitbatch.rollout.rollout.MOST_IN_FLIGHT", 4)
-    monkeypatch.setattr("jitbatch.decorator.MOST_IN_FLIGHT", 4)
+    monkeypatch.setattr("jitbatch.methods.asynchronous.MOST_IN_FLIGHT", 4)
     monkeypatch.setattr("jitbatch.rollout.arenas.LEAST_ROWS", 256)
     monkeypatch.setattr("jitbatch.rollout.arenas.MOST_ROWS", 256)
     monkeypatch.setattr("jitbatch.rollout.arenas.TRANSFERS", ((1 << 62, (16, 4)),))
