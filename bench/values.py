@@ -253,6 +253,8 @@ def stress(count: int) -> None:
         f"{count} samples: {done} returned, {failed} raised, {count - done - failed} cancelled; {suspended} suspended, "
         f"{len(flight)} in flight, {rows} rows left, {flight.times}"
     )
+    if suspended or len(flight) or rows:
+        raise SystemExit("something is left behind")
     flight.close()
 
 

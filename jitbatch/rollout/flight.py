@@ -57,7 +57,7 @@ class Flight:
         self._names = [part.name for part in arguments.mapped]
         self._name = describe_function(realised)
         self._held = Held(engine, shared, room)
-        self._tickets: list[Ticket] = []
+        self._tickets: dict[Ticket, None] = {}  # a set in the order of admission
         self._free_slots = list(range(room))[::-1]
         self._count = 0
 
@@ -96,16 +96,16 @@ class Flight:
             raise PlanError(f"there is no room in this flight: {self.room} samples are in flight")
         index = self._count
         structure = Structure(sample, index, self._names)
-        name = f"sample {index} of {self._name}"
 
         def begin() -> Live:
+            name = f"sample {index} of {self._name}"
             fun, context = self._realised.asynchronous, self._engine.context
             return Live(context, fun, structure, index, name, self._shared, self._arguments)
 
         ticket = Ticket(index, structure, Walker(self._engine.walks, structure, begin))
         ticket.slot = self._free_slots.pop()
         self._count += 1
-        self._tickets.append(ticket)
+        self._tickets[ticket] = None
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
@@ -208,7 +208,7 @@ class Flight:
 
     def _leave(self, ticket: Ticket) -> None:
         """Free the slot of a sample."""
-        self._tickets.remove(ticket)
+        del self._tickets[ticket]
         slot, ticket.slot, ticket.done = ticket.slot, None, True
         assert slot is not None
         self._held.free(slot)
