@@ -43,29 +43,29 @@ def join(arguments: argparse.Namespace) -> None:
     """Make this process one of several, if it is asked to. Nothing may be computed before."""
     import jax
 
-    given = {name: getattr(arguments, name, None) for name in OPTIONS}
-    if given["devices"] is not None:
-        jax.config.update("jax_num_cpu_devices", given["devices"])
-    address = given["coordinator"]
+    options = {name: getattr(arguments, name, None) for name in OPTIONS}
+    if options["devices"] is not None:
+        jax.config.update("jax_num_cpu_devices", options["devices"])
+    address = options["coordinator"]
     if address is None:
-        if given["processes"] is not None or given["process"] is not None:
+        if options["processes"] is not None or options["process"] is not None:
             raise CommandError(
                 "which processes belong together? Give --coordinator HOST:PORT, the same for all of them"
             )
         return
-    heartbeat = max(given["heartbeat"] or 100, 10)
+    heartbeat = max(options["heartbeat"] or 100, 10)
     if address == AUTO:
         jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat)
         return
-    if given["processes"] is None or given["process"] is None:
+    if options["processes"] is None or options["process"] is None:
         raise CommandError("how many processes are there, and which is this? Give --processes N and --process I")
-    if given["process"] >= given["processes"]:
+    if options["process"] >= options["processes"]:
         raise CommandError(
-            f"of {given['processes']} processes the last is {given['processes'] - 1}: give --process below"
+            f"of {options['processes']} processes the last is {options['processes'] - 1}: give --process below"
         )
     is_here = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
     jax.distributed.initialize(
-        address, given["processes"], given["process"], heartbeat_timeout_seconds=heartbeat,
+        address, options["processes"], options["process"], heartbeat_timeout_seconds=heartbeat,
         coordinator_bind_address=address if is_here else None,  # None: process 0 listens on all addresses
     )  # fmt: skip
 
@@ -76,24 +76,24 @@ def start(count: int, command: Sequence[str]) -> int:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     options = ["--processes", str(count), "--coordinator", address]
-    own = [sys.executable, "-m", "jitbatch", *_without(command, "--local-processes"), *options]
-    running = [subprocess.Popen([*own, "--process", str(number)]) for number in range(count)]
+    process_command = [sys.executable, "-m", "jitbatch", *_without(command, "--local-processes"), *options]
+    running = [subprocess.Popen([*process_command, "--process", str(process_id)]) for process_id in range(count)]
     try:
-        while all(one.poll() in (None, 0) for one in running):
-            if not any(one.poll() is None for one in running):
+        while all(process.poll() in (None, 0) for process in running):
+            if not any(process.poll() is None for process in running):
                 return 0
             time.sleep(0.2)
-        code = next(one.returncode for one in running if one.returncode)
+        code = next(process.returncode for process in running if process.returncode)
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and any(one.poll() is None for one in running):
+        while time.monotonic() < until and any(process.poll() is None for process in running):
             time.sleep(0.2)
         return code if code > 0 else 128 - code
     except KeyboardInterrupt:  # the processes get it, too: they save and stop
-        return max(one.wait() for one in running)
+        return max(process.wait() for process in running)
     finally:
-        for one in running:
-            one.kill()
-            one.wait()
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def _without(command: Sequence[str], option: str) -> list[str]:
@@ -150,10 +150,10 @@ class Together:
         """Returns the names of what any process wishes."""
         from jitbatch.step.channel import Message
 
-        own = [name for name, wish in wishes.items() if wish]
+        own_wishes = [name for name, wish in wishes.items() if wish]
         if self._channel is None:
-            return set(own)
-        said = self._channel.exchange(Message({"wishes": own}) if own else None)
+            return set(own_wishes)
+        said = self._channel.exchange(Message({"wishes": own_wishes}) if own_wishes else None)
         return {name for content in said.values() for name in content["wishes"]}
 
 
