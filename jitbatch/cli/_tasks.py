@@ -48,6 +48,7 @@ from jitbatch.models import (
     Sentiment,
     Similarity,
     StackLSTMParser,
+    losses_at_rest,
 )
 
 
@@ -72,6 +73,8 @@ class Task:
             function of the model and a minibatch.
         metrics: of predictions and samples, by name; the first one says which epoch is best, larger is better.
         baselines: what simpler methods achieve on the test data, by name, in terms of the first metric.
+        differentiable: the inputs of samples that `losses` differentiates.
+        losses: of the model and a minibatch in the body of a step: what is minimised in place of `loss`.
     """
 
     description: str
@@ -83,6 +86,8 @@ class Task:
     predict: Decorated | Callable[[Any, Sequence[Any]], list[Any]]
     metrics: Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
     baselines: Mapping[str, Callable[[], float]] = field(default_factory=dict)
+    differentiable: str | None = None
+    losses: Callable[[Any, Any], jax.Array] | None = None
 
 
 def make_task(settings: Settings) -> Task:
@@ -352,6 +357,13 @@ def molecules(settings: Settings) -> Task:
             "rmse (eV)": mean_squared_error(predictions, energies(samples)) ** 0.5,
         }
 
+    def with_forces(model: Any, samples: Any) -> jax.Array:
+        assert settings.forces is not None
+        return losses_at_rest(model, samples, settings.forces)
+
+    if settings.forces and settings.executor == "loop":
+        raise CommandError("forces are of minibatches: leave --executor loop, or --forces, out")
+
     def composed(samples: Sequence[Any]) -> list[float]:
         return [float(by_element[sample.species].sum()) for sample in samples]
 
@@ -363,6 +375,8 @@ def molecules(settings: Settings) -> Task:
         test=test,
         model=model,
         loss=MoleculeEnergy.loss,
+        differentiable="positions" if settings.forces else None,
+        losses=with_forces if settings.forces else None,
         predict=MoleculeEnergy.energy,
         metrics=metrics,
         baselines={
