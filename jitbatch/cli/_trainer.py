@@ -22,7 +22,7 @@ from flax import nnx
 from jitbatch import Jitted, Ragged, StepCapacity, jit
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings
-from jitbatch.cli._tasks import Decorated, Task
+from jitbatch.cli._task import Decorated, Task
 from jitbatch.data import local
 
 WORK = ("analysis", "compile", "execution")

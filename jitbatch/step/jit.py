@@ -5,27 +5,24 @@ import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
 
 from jitbatch.inspect.report import Report
 from jitbatch.plan.differentiable import names_of
-from jitbatch.plan.plan import Plan
 from jitbatch.plan.prefetch import Ahead, on_device
-from jitbatch.record.structure import describe_leaf
 from jitbatch.step.agreement import Agreement
-from jitbatch.step.capacity import SavedRoom, StepCapacity
+from jitbatch.step.arrangements import Arrangement, Arrangements, kind_of
+from jitbatch.step.capacity import StepCapacity
 from jitbatch.step.differentiated import Differentiated
 from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
 from jitbatch.step.processes import Processes
 from jitbatch.step.rows import count_of, filled
-from jitbatch.step.samples import About, Again, Samples, StepTrace, Use, current_step
+from jitbatch.step.samples import About, Again, Samples, StepTrace, current_step
 from jitbatch.step.split import Split, split_over
-from jitbatch.util.array_leaves import NUMBERS
 from jitbatch.util.caches import CacheInfo
 from jitbatch.util.errors import ArgumentError
 from jitbatch.util.sites import describe_function
@@ -35,23 +32,6 @@ R = TypeVar("R")
 
 MAX_TRACES = 4
 """The limit of traces per call. Two are enough for a plan of every use, unless the step changes between traces."""
-
-MAX_ARRANGEMENTS = 16
-"""The number of argument kinds (static values, shapes, dtypes) for which a step stores an `Arrangement`."""
-
-
-class Arrangement(NamedTuple):
-    """The samples of a step and their uses, for one kind of arguments.
-
-    Attributes:
-        kind: the kind of arguments (see `_kind_of`).
-        places: the places of the samples in the arguments.
-        uses: the calls of `.batch` on these samples.
-    """
-
-    kind: Hashable
-    places: tuple[Place, ...]
-    uses: tuple[Use, ...]
 
 
 class Jitted(Generic[P, R]):
@@ -78,9 +58,7 @@ class Jitted(Generic[P, R]):
         self._jit = jit
         self._options = options
         self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
-        self._arrangements: list[Arrangement] = []  # the newest first
-        self._uses: dict[Hashable, Use] = {}
-        self._saved = StepCapacity()
+        self._arrangements = Arrangements(self._places, self._kind_of)
         self._calls = self._traces = 0
         self._lock = threading.RLock()
 
@@ -115,8 +93,8 @@ class Jitted(Generic[P, R]):
             A `Report`, or a tuple of reports if the step calls `.batch` on samples more than once.
         """
         call = self._parameters.bind(args, kwargs)
-        arrangement = self._arrangement_for(call)
-        if arrangement not in self._arrangements:
+        arrangement = self._arrangements.of(call)
+        if not self._arrangements.holds(arrangement):
             arrangement = self._discovered(call)
         samples = {place: self._padded(call.at(place))[0] for place in arrangement.places}
         reports = tuple(use.plan(samples, is_alone=True).explain() for use in arrangement.uses)
@@ -148,7 +126,7 @@ class Jitted(Generic[P, R]):
         assert self._processes is not None
         items = iter(minibatches)
         with self._processes.part() as channel:
-            while not self._arrangements:
+            while self._arrangements.newest is None:
                 try:
                     item = next(items)
                 except StopIteration:
@@ -164,11 +142,9 @@ class Jitted(Generic[P, R]):
         `"rooms"`: a hit is a plan that fitted existing sizes, a miss a plan that needed new sizes. `"programs"`: a hit
         is a call that ran an existing program, a miss a call that traced and compiled a new one.
         """
-        rooms = [room.info() for use in list(self._uses.values()) for room in list(use.rooms.values())]
-        hits, misses, largest, size = (sum(info[field] for info in rooms) for field in range(4))
         calls, traces = self._calls, self._traces
         return {
-            "rooms": CacheInfo(hits, misses, largest, size),
+            "rooms": self._arrangements.rooms_info(),
             "programs": CacheInfo(max(calls - traces, 0), traces, traces, traces),
         }
 
@@ -189,22 +165,12 @@ class Jitted(Generic[P, R]):
         >>> again.capacity == step.capacity
         True
         """
-        with self._lock:
-            found = [
-                SavedRoom(use.name, count, room.nodes, room.like.capacity if isinstance(room.like, Plan) else room.like)
-                for use in self._uses.values()
-                for count, rooms in sorted(use.rooms.items())
-                for room in rooms
-            ]
-            names = {use.name for use in self._uses.values()}
-            return StepCapacity((*found, *(room for room in self._saved.rooms if room.use not in names)))
+        return self._arrangements.capacity()
 
     @capacity.setter
     def capacity(self, capacity: StepCapacity) -> None:
-        with self._lock:
-            if self._uses:
-                raise ArgumentError(f"{self._name} has been called: set its capacity before that")
-            self._saved = capacity
+        if not self._arrangements.restore(capacity):
+            raise ArgumentError(f"{self._name} has been called: set its capacity before that")
 
     # Calls
 
@@ -223,7 +189,7 @@ class Jitted(Generic[P, R]):
             return self._call(choose, call, is_call)
 
     def _call(self, choose: Callable[[Any], Any], call: Bound, is_call: bool) -> Any:
-        arrangement = self._arrangement_for(call)
+        arrangement = self._arrangements.of(call)
         self._calls += 1
         for _ in range(MAX_TRACES):
             step = self._trace(call)
@@ -247,7 +213,7 @@ class Jitted(Generic[P, R]):
 
     def _trace(self, call: Bound, is_complete: bool = True) -> StepTrace:
         names = self._differentiated.names if self._differentiated else ()
-        return StepTrace(self._name, self._uses, call.arguments, is_complete, names)
+        return StepTrace(self._name, self._arrangements.uses, call.arguments, is_complete, names)
 
     def _run(self, call: Bound, compiled: Callable[..., Any], choose: Callable[[Any], Any]) -> Any:
         if self._on_mesh is None:
@@ -269,7 +235,7 @@ class Jitted(Generic[P, R]):
     def _discovered(self, call: Bound) -> Arrangement:
         """Traces the step without compiling it, and returns its arrangement."""
         step = self._trace(call, is_complete=False)
-        nothing = Arrangement(None, self._places, ())
+        nothing = self._arrangements.unknown
         with_handles = self._with_handles(step, nothing, call, None)
         try:
             with step:
@@ -345,54 +311,20 @@ class Jitted(Generic[P, R]):
 
     # Arrangements
 
-    def _arrangement_for(self, call: Bound) -> Arrangement:
-        with self._lock:
-            if not self._arrangements:
-                return Arrangement(None, self._places, ())
-            if len(self._arrangements) > 1:
-                call_kind = self._kind_of(
-                    call, {place for arrangement in self._arrangements for place in arrangement.places}
-                )
-                found = [arrangement for arrangement in self._arrangements if arrangement.kind == call_kind]
-                return found[0] if found else self._arrangements[0]
-            return self._arrangements[0]
-
     def _learned(self, step: StepTrace, call: Bound) -> Arrangement:
         """Stores and returns the arrangement of a step that was traced."""
         if self._differentiated is not None:
             self._differentiated.check_new(step.new)
-        with self._lock:
-            met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
-            places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
-            known = {place for arrangement in self._arrangements for place in arrangement.places}
-            found = Arrangement(self._kind_of(call, known.union(places)), tuple(places), met)
-            others = [arrangement for arrangement in self._arrangements if arrangement.kind != found.kind]
-            self._arrangements = [found, *others][:MAX_ARRANGEMENTS]
-        return found
-
-    def _named(self, key: Hashable, use: Use) -> Use:
-        """Stores and returns a new use, with a name and the rooms that were saved under this name."""
-        places = ", ".join(map(str, use.places))
-        name = f"{use.function.__module__}.{use.function.__qualname__}({places})"
-        same = sum(other.name.partition(" #")[0] == name for other in self._uses.values())
-        name += f" #{same + 1}" if same else ""
-        use = self._uses[key] = replace(use, name=name, saved=self._saved.of(name))
-        return use
+        return self._arrangements.learn(step.met, call)
 
     def _kind_of(self, call: Bound, places: Iterable[Place]) -> Hashable:
-        """Returns the kind of a call's arguments: static values, and the tree, shapes and dtypes of the others.
-
-        Samples are left out. Calls of one kind are expected to have the same uses.
-        """
+        """Returns the kind of a call's arguments, without the samples at these places."""
         if self._on_mesh is not None:
             call = self._on_mesh.with_given_rows(call)
         for place in (*places, *(self._differentiated.targets if self._differentiated else ())):
             if place.argument in call.arguments:
                 call = call.replaced(place, None)
-        static = dict.fromkeys(self._names_in("static_argnums") + self._names_in("static_argnames"))
-        fixed = tuple((name, _hashable(call.arguments[name])) for name in static if name in call.arguments)
-        leaves, tree = jax.tree.flatten({name: value for name, value in call.arguments.items() if name not in static})
-        return tree, tuple(map(_kind_of_leaf, leaves)), fixed
+        return kind_of(call.arguments, self._names_in("static_argnums") + self._names_in("static_argnames"))
 
     def _with_handles(
         self, step: StepTrace, arrangement: Arrangement, call: Bound, agreement: Agreement | None
@@ -433,8 +365,7 @@ class Jitted(Generic[P, R]):
 
     def _planned(self, item: Any, agreement: Agreement | None = None) -> Any:
         """Returns an item of `prefetch` with planned samples."""
-        with self._lock:
-            arrangement = self._arrangements[0] if self._arrangements else None
+        arrangement = self._arrangements.newest
         if arrangement is None or not arrangement.places:
             return item
         call = self._item_arguments(item, arrangement)
@@ -458,21 +389,6 @@ class Jitted(Generic[P, R]):
         else:
             named = {arrangement.places[0].argument: item}
         return Bound(self._parameters, (), named)
-
-
-def _kind_of_leaf(leaf: Any) -> Hashable:
-    if type(leaf) in NUMBERS and type(leaf) is not bool:
-        return type(leaf)
-    described = describe_leaf(leaf)
-    return (type(leaf), _hashable(leaf)) if described is None or type(leaf) is bool else described
-
-
-def _hashable(value: Any) -> Hashable:
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return value
 
 
 @overload

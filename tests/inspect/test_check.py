@@ -38,9 +38,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def by(change: Any, outputs: Any = lambda results: results) -> None:
         real = run_module.execute
-        import jitbatch.decorator as api
-
-        monkeypatch.setattr(api, "execute", lambda plan, leaves: outputs(real(plan, change(leaves))))
+        monkeypatch.setattr(
+            "jitbatch.methods.batched.execute", lambda plan, leaves: outputs(real(plan, change(leaves)))
+        )
 
     return by
 
