@@ -71,3 +71,58 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#:\s]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+DEVELOPERS = ("design", "contributing", "compiler", "decisions", "glossary")
+"""The pages that name files and objects of the package itself."""
+
+SOURCES = [path for folder in ("jitbatch", "native", "tests", "bench") for path in sorted((ROOT / folder).rglob("*.*"))]
+
+
+def names_in(page: str) -> list[str]:
+    """What stands in backticks on a page, outside of its blocks of code."""
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def source_of(path: str) -> Path | None:
+    """The file or folder that a page names `batch/types`, `jitbatch/batch/types.py` or `native/batch.h`."""
+    candidates = (ROOT / path, ROOT / "jitbatch" / path, ROOT / "jitbatch" / f"{path}.py")
+    return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+@pytest.mark.parametrize("page", DEVELOPERS)
+def test_files_that_a_page_names_exist(page: str) -> None:
+    stages = {path.name for path in (ROOT / "jitbatch").iterdir() if path.is_dir()}
+    for name in names_in(page):
+        path = re.fullmatch(r"(?:jitbatch/)?((\w+)/(?:\w+/)*\w*)(\.\w+)?", name)
+        if path is None or path[2] not in {*stages, "native", "tests", "bench"}:
+            continue
+        file, ending = path[1].rstrip("/"), path[3] or ""
+        source = source_of(file + ending) or source_of(file)
+        assert source is not None, f"docs/{page}.md names {name}"
+        if source_of(file + ending) is None:  # `util/passes.verified`
+            assert re.search(rf"\b{ending[1:]}\b", source.read_text(encoding="utf-8")), f"docs/{page}.md names {name}"
+
+
+def test_the_table_of_stages_names_their_files() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text, flags=re.MULTILINE)
+    assert len(rows) >= 12
+    for stage, files in rows:
+        for file in re.findall(r"`([^`]+)`", files):
+            assert (ROOT / "jitbatch" / stage / file).exists(), f"docs/design.md sends readers to {stage}/{file}"
+
+
+@pytest.mark.parametrize("page", ["design", "contributing"])
+def test_names_of_code_on_a_page_exist(page: str) -> None:
+    """Names of classes, constants and functions: they have a capital letter, or an underscore."""
+    known = {
+        word
+        for path in SOURCES
+        if path.suffix in (".py", ".cpp", ".h")
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    }
+    for name in names_in(page):
+        if re.fullmatch(r"[A-Za-z_][\w.]*", name) and re.search(r"[A-Z_]", name) and name not in ("inN", "sharedN"):
+            assert set(name.split(".")) <= known, f"docs/{page}.md names {name}"
