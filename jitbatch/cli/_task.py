@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 

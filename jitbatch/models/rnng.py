@@ -4,7 +4,7 @@ A stack holds words, phrases and open nonterminals. Three kinds of actions build
 nonterminal, shift the next word, and close the innermost open nonterminal, with all that stands above it, to a phrase.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -166,13 +166,14 @@ def oracle(tree: Tree) -> Iterator[tuple[int, Any]]:
     yield CLOSE, 0
 
 
-def tree_of(actions: Sequence[int], words: Sequence[int]) -> Tree:
+def tree_of(actions: Sequence[int], words: Iterable[int]) -> Tree:
     """The tree that actions build.
 
     >>> tree_of([9, 0, 10, 0, 1, 1], [1, 2])
     (7, [1, (8, [2])])
     """
-    remaining, done = iter(words), []
+    remaining = iter(words)
+    done: list[Tree] = []
     opened: list[tuple[int, list[Tree]]] = [(-1, done)]
     for action in actions:
         if action >= OPEN:
