@@ -82,7 +82,7 @@ class RNNG(nnx.Module):
 
     # How a sentence is parsed
 
-    def start(self, words: Sequence[Any]) -> Parse:
+    def start(self, words: Iterable[Any]) -> Parse:
         """Nothing is on the stack, and the buffer was read from its end."""
         buffer: tuple[Item, ...] = ()
         for word in reversed(list(words)):
@@ -110,7 +110,7 @@ class RNNG(nnx.Module):
     @jitbatch
     def loss(self, tree: Tree) -> Array:
         """The sum of the losses of the actions that build a tree."""
-        now, losses = self.start(list(words_of(tree))), []
+        now, losses = self.start(words_of(tree)), []
         for move, label in oracle(tree):
             losses.append(cross_entropy(self.logits(now), move + label))
             now = self.act(now, move, label)
