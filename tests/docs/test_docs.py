@@ -5,9 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from pages import code_of, run
+from test_imports import EDGES, STAGES
 
 import jitbatch
 
@@ -126,3 +131,41 @@ def test_names_of_code_on_a_page_exist(page: str) -> None:
     for name in names_in(page):
         if re.fullmatch(r"[A-Za-z_][\w.]*", name) and re.search(r"[A-Z_]", name) and name not in ("inN", "sharedN"):
             assert set(name.split(".")) <= known, f"docs/{page}.md names {name}"
+
+
+def test_the_files_to_read_are_the_way_of_a_tree() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    path = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|", text, flags=re.MULTILINE)
+    assert len(path) == len(set(path)) <= 25
+    stages = [STAGES.index(file.partition("/")[0]) for file in path]
+    assert stages == sorted(stages)
+    modules = ["jitbatch." + file.removesuffix(".py").replace("/", ".") for file in path]
+    for position, module in enumerate(modules):
+        below = {name for name, _ in EDGES[module]} & set(modules[position:])
+        assert not below, f"{path[position]} imports {below}, which stand below it"
+
+    visited = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            visited.add(frame.f_code.co_filename)
+
+    @jitbatch.jitbatch
+    def compose(params: dict[str, jax.Array], left: jax.Array, right: jax.Array) -> jax.Array:
+        return jnp.tanh(left @ params["left"] + right @ params["right"])
+
+    @jitbatch.jitbatch(executor="fused")
+    def encode(params: dict[str, jax.Array], tree: Any) -> jax.Array:
+        return compose(params, *(encode(params, t) for t in tree)) if isinstance(tree, tuple) else params["embed"][tree]
+
+    params = {"left": jnp.eye(2), "right": jnp.eye(2), "embed": jnp.ones((10, 2))}
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        plan = encode.plan(params, [((1, 2), 3), (4, 5)], like=None)
+        jax.grad(lambda params: encode.batch(params, plan).sum())(params)
+    finally:
+        sys.setprofile(before)
+    package = Path(jitbatch.__file__).parent
+    missed = [file for file in path if str(package / file) not in visited]
+    assert missed == []
