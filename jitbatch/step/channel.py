@@ -20,8 +20,8 @@ from jitbatch.util import compat
 from jitbatch.util.errors import ProcessError
 
 SECONDS = 1800.0
-"""The time that a process waits for others. It is long, since others may compile, evaluate or write a checkpoint; a
-process that died is noticed earlier, by its heartbeat."""
+"""The default time that a process waits for others. It is long, since others may compile, evaluate or write a
+checkpoint; a process that died is noticed earlier, by its heartbeat."""
 
 _numbers = itertools.count()
 
@@ -47,13 +47,18 @@ class Channel:
         processes: the processes that take part.
         about: what must be equal in all processes, by name. It travels with each message.
         name: the name of the channel. By default it is a number: all processes make their channels in one order.
+        seconds: the time that a process waits for others that live.
     """
 
-    def __init__(self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None):
+    def __init__(
+        self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None, seconds: float = SECONDS
+    ):
         self.processes = tuple(processes)
+        self._seconds = seconds
         self.about = {
             "jitbatch": __version__,
             "jax": jax.__version__,
+            "jaxlib": jax.lib.__version__,
             "floats": str(jax.dtypes.canonicalize_dtype(float)),
             **about,
         }
@@ -66,7 +71,7 @@ class Channel:
 
     def part(self) -> "Channel":
         """Returns a channel of its own for the same processes."""
-        return Channel(self.processes, self.about, f"{self._name}/{next(self._parts)}")
+        return Channel(self.processes, self.about, f"{self._name}/{next(self._parts)}", self._seconds)
 
     def exchange(self, message: Message | None) -> dict[int, Mapping[str, Any]]:
         """Runs a round.
@@ -121,16 +126,20 @@ class Channel:
         self._round += 1
         folder = f"{self._name}/{self._round}/"
         key = f"{folder}{self._me}"
-        if message is not None:
-            compat.send(key, json.dumps({"about": self.about, **message._asdict()}))
         try:
-            compat.wait_for_processes(self._name, SECONDS, self.processes)
+            if message is not None:
+                compat.send(key, json.dumps({"about": self.about, **message._asdict()}))
+            compat.wait_for_processes(self._name, self._seconds, self.processes)
+            if self._said is not None:
+                compat.forget(self._said)  # all have read it: they have come to this round
+            self._said = None if message is None else key
+            return _texts(folder)
         except jax.errors.JaxRuntimeError as error:
-            raise ProcessError(_failure(str(error))) from error
-        if self._said is not None:
-            compat.forget(self._said)  # all have read it: they have come to this round
-        self._said = None if message is None else key
-        return {int(process): text for process, text in compat.received(folder).items()}
+            with suppress(jax.errors.JaxRuntimeError):  # one that failed and ended may have said why
+                texts = _texts(folder)
+                if any(json.loads(text)["error"] for text in texts.values()):
+                    return texts
+            raise ProcessError(_failure(str(error), self._seconds)) from error
 
     def _check_about(self, process: int, about: Mapping[str, str]) -> None:
         for name in (*self.about, *about):
@@ -140,6 +149,10 @@ class Channel:
                     f"process {process} differs from process {self._me} in {name}: {other}, not {own}. All "
                     "processes must run the same code on the same versions, with the same dtypes"
                 )
+
+
+def _texts(folder: str) -> dict[int, str]:
+    return {int(process): text for process, text in compat.received(folder).items()}
 
 
 def described(error: BaseException) -> str:
@@ -154,19 +167,19 @@ def _named(processes: Sequence[int]) -> str:
     return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
 
 
-def _failure(text: str) -> str:
-    """Returns what a barrier's error means. jax 0.10 names processes as tasks.
+def _failure(text: str, seconds: float) -> str:
+    """Returns what an error of the coordination service means. jax 0.10 names processes as tasks.
 
-    >>> _failure("Barrier timed out. Some timed out task names:\\n1\\n")[:46]
+    >>> _failure("Barrier timed out. Some timed out task names:\\n1\\n", 60)[:46]
     'process 1 of 1 has not come to this point with'
-    >>> _failure("task is set to ERROR: Task 1 heartbeat timeout.")[:27]
+    >>> _failure("task is set to ERROR: Task 1 heartbeat timeout.", 60)[:27]
     'process 1 of 1 has ended: i'
     """
     total = jax.process_count()
     late = re.findall(r"(?<=\n)\d+", text.partition("timed out task names:")[2])
     if late:
         return (
-            f"{_named(list(map(int, late)))} of {total} has not come to this point within {SECONDS:.0f} seconds. All "
+            f"{_named(list(map(int, late)))} of {total} has not come to this point within {seconds:g} seconds. All "
             "processes must call the same steps as often, in the same order"
         )
     dead = sorted({int(number) for number in re.findall(r"[Tt]ask:? ?(\d+)", text)} - {jax.process_index()})
