@@ -54,8 +54,10 @@ class Processes:
         others = [process for process in self.channel.processes if process not in said]
         if not said or not others:
             return None
-        is_mine = first_samples is not None and others[0] == jax.process_index()
-        return self.channel.exchange(Message(first_samples()) if is_mine else None)[others[0]]
+        own = None
+        if first_samples is not None and others[0] == jax.process_index():
+            own = Message(first_samples())
+        return self.channel.exchange(own)[others[0]]
 
     @contextmanager
     def told(self) -> Iterator[None]:
