@@ -21,6 +21,9 @@ import pytest
 from jitbatch.cli import _processes, main
 from jitbatch.cli._errors import CommandError
 
+HEARTBEAT = 8
+"""Seconds after which a process that was killed is named."""
+
 SMALL = ["--limit", "22", "--batch-size", "8", "--hidden", "4", "--epochs", "4", "--train-size", "100", "--depth", "2"]
 
 
@@ -144,14 +147,14 @@ def test_a_run_of_two_processes_is_stopped_killed_and_resumed_exactly(tmp_path: 
     np.testing.assert_allclose(losses(copy), losses(whole), rtol=1e-4)
 
     before = len(losses(parts))
-    options = ["--resume", "--processes", "2", "--coordinator", f"127.0.0.1:{free_port()}", "--heartbeat", "5"]
+    options = ["--resume", "--processes", "2", "--coordinator", f"127.0.0.1:{free_port()}", "--heartbeat", str(HEARTBEAT)]
     first, second = (start(*command(parts, *options, "--process", str(number))) for number in range(2))
     wait_for_steps(first, parts, before + 2)
     second.kill()
     begin = time.monotonic()
     printed = ended(first, first.wait(60))
     assert first.returncode != 0
-    assert time.monotonic() - begin < 1.5 * 5 + 5
+    assert time.monotonic() - begin < 1.5 * HEARTBEAT + 5
     assert "process 1 of 2 has ended" in printed or "unhealthy (stopped sending heartbeats):\n1" in printed, printed
     ended(second, -signal.SIGKILL)
 
