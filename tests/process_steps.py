@@ -254,7 +254,7 @@ def main() -> None:
         begin = time.perf_counter()
         globals()[name]()
         print(name, f"{time.perf_counter() - begin:.1f}", file=sys.stderr, flush=True)
-        print(name, flush=True)
+        print(f"checked {name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def join(arguments: argparse.Namespace) -> int:
     """Make this process one of several, if it is asked to. Nothing may be computed before. Returns the heartbeat."""
     import jax
 
-    given = {name: getattr(arguments, name, None) for name in OPTIONS}
-    if given["devices"] is not None:
-        jax.config.update("jax_num_cpu_devices", given["devices"])
-    address, heartbeat = given["coordinator"], given["heartbeat"] or HEARTBEAT
+    options = {name: getattr(arguments, name, None) for name in OPTIONS}
+    if options["devices"] is not None:
+        jax.config.update("jax_num_cpu_devices", options["devices"])
+    address, heartbeat = options["coordinator"], options["heartbeat"] or HEARTBEAT
     if address is None:
-        if given["processes"] is not None or given["process"] is not None:
+        if options["processes"] is not None or options["process"] is not None:
             raise CommandError(
                 "which processes belong together? Give --coordinator HOST:PORT, the same for all of them"
             )
@@ -74,15 +74,15 @@ def join(arguments: argparse.Namespace) -> int:
     if address == AUTO:
         jax.distributed.initialize(**seconds)
         return heartbeat
-    if given["processes"] is None or given["process"] is None:
+    if options["processes"] is None or options["process"] is None:
         raise CommandError("how many processes are there, and which is this? Give --processes N and --process I")
-    if given["process"] >= given["processes"]:
+    if options["process"] >= options["processes"]:
         raise CommandError(
-            f"of {given['processes']} processes the last is {given['processes'] - 1}: give --process below"
+            f"of {options['processes']} processes the last is {options['processes'] - 1}: give --process below"
         )
     is_here = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
     jax.distributed.initialize(
-        address, given["processes"], given["process"], **seconds,
+        address, options["processes"], options["process"], **seconds,
         coordinator_bind_address=address if is_here else None,  # None: process 0 listens on all addresses
     )  # fmt: skip
     return heartbeat
@@ -94,23 +94,25 @@ def start(count: int, command: Sequence[str]) -> int:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     options = ["--processes", str(count), "--coordinator", address]
-    own = [sys.executable, "-m", "jitbatch", *_without_local(command), *options]
+    process_command = [sys.executable, "-m", "jitbatch", *_without_local(command), *options]
     running: list[subprocess.Popen[bytes]] = []
-    with _ended(running), _signals_forwarded(running) as got:
-        for number in range(count):  # in groups of their own: a terminal's Ctrl-C comes from here alone, once
-            running.append(subprocess.Popen([*own, "--process", str(number)], process_group=0))
-        while not any(one.poll() for one in running):
-            if all(one.returncode == 0 for one in running):
+    with _ended(running), _signals_forwarded(running) as received:
+        for process_id in range(count):  # in groups of their own: a terminal's Ctrl-C comes from here alone, once
+            running.append(subprocess.Popen([*process_command, "--process", str(process_id)], process_group=0))
+        while not any(process.poll() for process in running):
+            if all(process.returncode == 0 for process in running):
                 return 0
             time.sleep(0.1)
-        number, code = next((number, one.returncode) for number, one in enumerate(running) if one.returncode)
-        if not got:
+        process_id, code = next((i, process.returncode) for i, process in enumerate(running) if process.returncode)
+        if not received:
             how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
             print(
-                f"jitbatch: process {number} of {count} has ended {how}: the others stop", file=sys.stderr, flush=True
+                f"jitbatch: process {process_id} of {count} has ended {how}: the others stop",
+                file=sys.stderr,
+                flush=True,
             )
         until = time.monotonic() + GRACE
-        while time.monotonic() < until and any(one.poll() is None for one in running):
+        while time.monotonic() < until and any(process.poll() is None for process in running):
             time.sleep(0.1)
         return code if code > 0 else 128 - code
 
@@ -121,25 +123,25 @@ def _ended(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in running:
-            one.kill()
-            one.wait()
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
 def _signals_forwarded(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
     """Forward signals to local processes. Yields a list of what came."""
-    got: list[int] = []
+    received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        got.append(number)
-        for one in running:
-            if one.poll() is None:
-                one.send_signal(FORWARDED[number])
+        received.append(number)
+        for process in running:
+            if process.poll() is None:
+                process.send_signal(FORWARDED[number])
 
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
-        yield got
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -218,10 +220,10 @@ class Together:
         """Returns the names of what any process wishes."""
         from jitbatch.step.channel import Message
 
-        own = [name for name, wish in wishes.items() if wish]
+        own_wishes = [name for name, wish in wishes.items() if wish]
         if self._channel is None:
-            return set(own)
-        said = self._channel.exchange(Message({"wishes": own}) if own else None)
+            return set(own_wishes)
+        said = self._channel.exchange(Message({"wishes": own_wishes}) if own_wishes else None)
         return {name for content in said.values() for name in content["wishes"]}
 
 

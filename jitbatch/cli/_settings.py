@@ -113,15 +113,15 @@ ALLOWED = {
 """By name of a setting. A setting that is None by default may be None, too."""
 
 
-def new_settings(given: Mapping[str, Any]) -> Settings:
+def new_settings(options: Mapping[str, Any]) -> Settings:
     """The settings of a new run, from what was given on the command line."""
-    return dataclasses.replace(DEFAULTS[given["task"]], **given)
+    return dataclasses.replace(DEFAULTS[options["task"]], **options)
 
 
-def resumed_settings(given: Mapping[str, Any], directory: Path) -> Settings:
+def resumed_settings(options: Mapping[str, Any], directory: Path) -> Settings:
     """The settings of a run that is continued; what is given again must agree with it."""
     settings = read_settings(directory)
-    for name, value in given.items():
+    for name, value in options.items():
         if value != getattr(settings, name):
             option = name.replace("_", "-")
             raise CommandError(

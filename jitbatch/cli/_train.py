@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     require(["flax.nnx", "optax", "orbax.checkpoint", "rich", "matplotlib"], "train")
-    given = {name: value for name, value in vars(arguments).items() if name not in NOT_SETTINGS}
+    options = {name: value for name, value in vars(arguments).items() if name not in NOT_SETTINGS}
     directory = getattr(arguments, "run", None)
     loop_samples = getattr(arguments, "loop_samples", _loop_samples(arguments.task))
     if hasattr(arguments, "local_processes"):
@@ -104,13 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
     heartbeat = _processes.join(arguments)
     with limits_told():
         if getattr(arguments, "resume", False):
-            return resume(given, directory, loop_samples, heartbeat)
-        return begin(given, directory, loop_samples, heartbeat)
+            return resume(options, directory, loop_samples, heartbeat)
+        return begin(options, directory, loop_samples, heartbeat)
 
 
-def begin(given: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
+def begin(options: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
     """Begin a run. Its directory is made once its data has been read, so that mistakes in that leave none."""
-    settings = new_settings(given)
+    settings = new_settings(options)
     together = _processes.Together(settings, heartbeat)
     with together.told(), ExitStack() as stack:
         if together.is_first:
@@ -119,15 +119,15 @@ def begin(given: Mapping[str, Any], directory: Path | None, loop_samples: int, h
         if together.is_first:
             directory = stack.enter_context(new_run(settings.task, directory))
             write_settings(settings, directory)
-        made = Path(together.of_first(str(directory)))
-        stack.enter_context(stop_told(settings, made))
-        return train(trainer, made, together, resume=False, loop_samples=loop_samples)
+        run_directory = Path(together.of_first(str(directory)))
+        stack.enter_context(stop_told(settings, run_directory))
+        return train(trainer, run_directory, together, resume=False, loop_samples=loop_samples)
 
 
-def resume(given: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
+def resume(options: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
     """Train on in the directory of a run."""
-    directory = existing_run(given["task"], directory)
-    settings = resumed_settings(given, directory)
+    directory = existing_run(options["task"], directory)
+    settings = resumed_settings(options, directory)
     together = _processes.Together(settings, heartbeat)
     with together.told(), held(directory) if together.is_first else nullcontext():
         trainer = make_trainer(settings)

@@ -22,7 +22,7 @@ from flax import nnx
 from jitbatch import Jitted, Ragged, StepCapacity, jit
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings
-from jitbatch.cli._tasks import Decorated, Task
+from jitbatch.cli._task import Decorated, Task
 from jitbatch.data import local
 
 WORK = ("analysis", "compile", "execution")
@@ -146,8 +146,8 @@ class Trainer:
             return value
 
         batches = list(self._minibatches(samples))
-        own = list(local(batches, seed=None))
-        for chosen, value in zip(batches, self._in_turn(update, run, own), strict=True):
+        own_batches = list(local(batches, seed=None))
+        for chosen, value in zip(batches, self._in_turn(update, run, own_batches), strict=True):
             with self._clock("execution"):
                 loss = float(value)
             yield chosen, loss
@@ -185,7 +185,7 @@ class Trainer:
     def predictions(self, samples: Sequence[Any]) -> list[Any]:
         predict, model = self.task.predict, self._model_here()
         if not isinstance(predict, Decorated):
-            return [one for chosen in self._minibatches(samples) for one in predict(model, chosen)]
+            return [prediction for chosen in self._minibatches(samples) for prediction in predict(model, chosen)]
         if self.settings.executor == "loop":
             return [jax.tree.map(np.asarray, predict(model, sample)) for sample in samples]
         step = self.steps["predict"]

@@ -111,6 +111,19 @@ class Batch:
     def edges(self) -> tuple[np.ndarray, np.ndarray]: ...
     def schedule(self) -> Schedule: ...
 
+class Nodes:
+    def __init__(self, steps: np.ndarray, reads: np.ndarray, makes: np.ndarray, /) -> None: ...
+
+class Assembler:
+    def __init__(
+        self, operands: Sequence[int], writes: Sequence[Sequence[int]], widths: Sequence[Sequence[int]], size: int, /
+    ) -> None: ...  # fmt: skip
+    def rows_needed(self, samples: Sequence[Nodes], /) -> dict[int, int]: ...
+    def buffers(
+        self, samples: Sequence[Nodes], slots: np.ndarray, rows: np.ndarray, classes: np.ndarray, pinned: np.ndarray,
+        free: np.ndarray,
+    ) -> list[np.ndarray]: ...  # fmt: skip
+
 class TypeTable:
     def __init__(self, types: Sequence[Any], loops: Sequence[Sequence[int]], recipes: Mapping[int, Any]) -> None: ...
     def graph(

@@ -147,7 +147,15 @@ def test_a_run_of_two_processes_is_stopped_killed_and_resumed_exactly(tmp_path: 
     np.testing.assert_allclose(losses(copy), losses(whole), rtol=1e-4)
 
     before = len(losses(parts))
-    options = ["--resume", "--processes", "2", "--coordinator", f"127.0.0.1:{free_port()}", "--heartbeat", str(HEARTBEAT)]
+    options = [
+        "--resume",
+        "--processes",
+        "2",
+        "--coordinator",
+        f"127.0.0.1:{free_port()}",
+        "--heartbeat",
+        str(HEARTBEAT),
+    ]
     first, second = (start(*command(parts, *options, "--process", str(number))) for number in range(2))
     wait_for_steps(first, parts, before + 2)
     second.kill()

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jitbatch.cli import _tasks, main
+from jitbatch.cli import _tasks_trees, main
 from jitbatch.cli._baselines import bag_of_items, bag_of_symbols, majority
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings, new_settings
@@ -278,7 +278,7 @@ def test_more_expressions_than_there_are(capsys: pytest.CaptureFixture[str], mon
     def too_few(*args: Any) -> None:
         raise ValueError("there are only 3")
 
-    monkeypatch.setattr(_tasks, "make_listops", too_few)
+    monkeypatch.setattr(_tasks_trees, "make_listops", too_few)
     assert main(["train", "listops"]) == 1
     expected = "jitbatch: error: there are only 3. Give a larger --depth or a smaller --train-size\n"
     assert capsys.readouterr().err == expected
@@ -333,7 +333,7 @@ def test_memory_that_is_missing_later(error: Any, monkeypatch: Any, capsys: pyte
     def fail(*args: Any) -> None:
         raise jax.errors.JaxRuntimeError(error) if isinstance(error, str) else error
 
-    monkeypatch.setattr(_tasks, "make_listops", fail)
+    monkeypatch.setattr(_tasks_trees, "make_listops", fail)
     assert main(["train", "listops"]) == 1
     text = capsys.readouterr().err
     assert "there is not enough memory: " in text

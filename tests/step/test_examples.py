@@ -41,7 +41,8 @@ def test_an_example_has_the_structure_of_a_sample_and_other_data() -> None:
     step = jb.jit(lambda scale, trees, keys: total.batch(scale, trees, keys))
     trees, keys = [{"x": (np.float32(2), np.int32(7))}], list(jax.random.split(jax.random.key(0), 1))
     step(jnp.float32(1), trees, keys)
-    (arrangement,) = step._arrangements
+    arrangement = step._arrangements.newest
+    assert arrangement is not None
     given = {Place("trees"): trees, Place("keys"): keys}
     found = samples_of(first_samples(arrangement.uses, given))
     ((tree,), (key,)) = found[Place("trees")], found[Place("keys")]

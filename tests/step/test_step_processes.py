@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -45,22 +46,22 @@ def start(*checks: str) -> list[subprocess.Popen[str]]:
     ]
 
 
-def printed(process: subprocess.Popen[str]) -> tuple[str, ...]:
-    """Returns the checks that a process prints before it says that it is running, or ends."""
+def checked(process: subprocess.Popen[str]) -> tuple[str, ...]:
+    """Returns the checks that a process prints before it says that it is running, or ends. Gloo prints, too."""
     assert process.stdout is not None
-    lines = []
-    while (line := process.stdout.readline()) not in ("running\n", ""):
-        lines += [] if line.startswith("[Gloo]") else [line.strip()]
-    if line == "":
-        pytest.fail(f"a process has ended: {process.communicate()[1]}")
-    return tuple(lines)
+    names: list[str] = []
+    while "running" not in (line := process.stdout.readline()):
+        names += re.findall(r"checked (\w+)", line)
+        if line == "":
+            pytest.fail(f"a process has ended: {process.communicate()[1]}")
+    return tuple(names)
 
 
 def last_words(victim: int, *checks: str) -> str:
     """Runs checks in two processes, kills one of them while both train, and returns the errors of the other."""
     running = start(*checks, "killed")
     try:
-        assert [printed(one) for one in running] == [checks, checks]
+        assert [checked(process) for process in running] == [checks, checks]
         running[victim].kill()
         begin = time.monotonic()
         other = running[1 - victim]
@@ -69,9 +70,10 @@ def last_words(victim: int, *checks: str) -> str:
         assert other.returncode != 0
         return errors
     finally:
-        for one in running:
-            one.kill()
-        running[victim].communicate()
+        for process in running:
+            process.kill()
+            with process:  # closes its pipes
+                process.wait()
 
 
 def test_steps_are_the_plain_loop_and_one_that_is_killed_is_named() -> None:
