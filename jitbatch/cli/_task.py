@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -35,6 +36,8 @@ class Task:
             function of the model and a minibatch.
         metrics: of predictions and samples, by name; the first one says which epoch is best, larger is better.
         baselines: what simpler methods achieve on the test data, by name, in terms of the first metric.
+        differentiable: the inputs of samples that `losses` differentiates.
+        losses: of the model and a minibatch in the body of a step: what is minimised in place of `loss`.
     """
 
     description: str
@@ -46,6 +49,8 @@ class Task:
     predict: Decorated | Callable[[Any, Sequence[Any]], list[Any]]
     metrics: Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
     baselines: Mapping[str, Callable[[], float]] = field(default_factory=dict)
+    differentiable: str | None = None
+    losses: Callable[[Any, Any], jax.Array] | None = None
 
 
 def described(name: str, splits: Sequence[Sequence[Any]], what: str, words: Vocabulary) -> str:

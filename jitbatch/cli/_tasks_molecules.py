@@ -1,6 +1,7 @@
 """The task of molecules: the energies of the G2 set."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,18 +9,20 @@ import numpy as np
 from flax import nnx
 
 from jitbatch.cli import _baselines
-from jitbatch.cli._errors import require
+from jitbatch.cli._errors import CommandError, require
 from jitbatch.cli._memory import made
 from jitbatch.cli._metrics import mean_absolute_error, mean_squared_error
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import limited
 from jitbatch.cli._task import Task
 from jitbatch.data import read_g2
-from jitbatch.models import MoleculeEnergy
+from jitbatch.models import MoleculeEnergy, losses_at_rest
 
 
 def molecules(settings: Settings) -> Task:
     require(["ase"], "molecules")
+    if settings.forces and settings.executor == "loop":
+        raise CommandError("forces are of minibatches: leave --executor loop, or --forces, out")
     elements, _, found = read_g2()
     order = np.random.default_rng(settings.seed).permutation(len(found))
     parts = np.split(order, [96, 118])
@@ -48,6 +51,8 @@ def molecules(settings: Settings) -> Task:
         test=test,
         model=model,
         loss=MoleculeEnergy.loss,
+        differentiable="positions" if settings.forces else None,
+        losses=partial(losses_at_rest, weight=settings.forces) if settings.forces else None,
         predict=MoleculeEnergy.energy,
         metrics=metrics,
         baselines={

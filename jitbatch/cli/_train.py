@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             option("--names", "how many first words, the most frequent ones, are told apart", "N")
             option("--max-nodes", "functions with more nodes are left out", "N")
             option("--embedding", "size of the vectors of node types and words", "N")
-        elif name != "molecules":
+        elif name == "molecules":
+            option("--forces", "weight of the mean squared force, which is zero in molecules at rest", "X")
+        else:
             task.add_argument("--data", metavar="DIR", help="where the data is, as above")
             option("--embedding", "size of word vectors without --vectors", "N")
             task.add_argument("--vectors", metavar="FILE", help="pretrained word vectors in GloVe's text format")
