@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import COUNT, NON_NEGATIVE, Settings
@@ -70,7 +70,7 @@ def join(arguments: argparse.Namespace) -> int:
             )
         return heartbeat
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, as the trainer does by itself
-    seconds = {"heartbeat_timeout_seconds": heartbeat, "shutdown_timeout_seconds": heartbeat}
+    seconds: dict[str, Any] = {"heartbeat_timeout_seconds": heartbeat, "shutdown_timeout_seconds": heartbeat}
     if address == AUTO:
         jax.distributed.initialize(**seconds)
         return heartbeat
