@@ -112,7 +112,7 @@ def _fit(
     minibatches = np.random.default_rng(seed).integers(len(labels), size=(steps, 256))
 
     @jax.jit
-    def fitted(state: Any, features: jax.Array, labels: jax.Array) -> Any:
+    def fitted(state: Any, features: jax.Array, labels: jax.Array, minibatches: jax.Array) -> Any:
         def update(state: Any, chosen: jax.Array) -> tuple[Any, None]:
             model, optimizer = nnx.merge(definition, state)
 
@@ -125,7 +125,7 @@ def _fit(
 
         return jax.lax.scan(update, state, minibatches)[0]
 
-    nnx.update((model, optimizer), fitted(state, features, labels))
+    nnx.update((model, optimizer), fitted(state, features, labels, minibatches))
 
 
 def _accuracy(model: Any, features: np.ndarray, labels: np.ndarray) -> float:
