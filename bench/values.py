@@ -248,11 +248,13 @@ def stress(count: int) -> None:
         if len(waiting) > 1000:
             cancelled += sum(ticket.done for ticket in waiting)
             waiting = [ticket for ticket in waiting if not ticket.done]
-    rows = int((flight._rows >= 0).sum())
+    rows = int((flight._held.rows >= 0).sum())
     print(
         f"{count} samples: {done} returned, {failed} raised, {count - done - failed} cancelled; {suspended} suspended, "
         f"{len(flight)} in flight, {rows} rows left, {flight.times}"
     )
+    if suspended or len(flight) or rows:
+        raise SystemExit("something is left behind")
     flight.close()
 
 

@@ -2,10 +2,10 @@
 
 from jitbatch import segment as segment
 from jitbatch._version import __version__ as __version__
-from jitbatch.decorator import AsyncBatched as AsyncBatched
-from jitbatch.decorator import Batched as Batched
 from jitbatch.decorator import jitbatch as jitbatch
 from jitbatch.inspect.report import Report as Report
+from jitbatch.methods.asynchronous import AsyncBatched as AsyncBatched
+from jitbatch.methods.batched import Batched as Batched
 from jitbatch.plan.capacity import Capacity as Capacity
 from jitbatch.plan.compiles import RecompileWarning as RecompileWarning
 from jitbatch.plan.compiles import assert_max_compiles as assert_max_compiles

@@ -99,9 +99,9 @@ def attend_scores(scores: Iterable[Any], values: Iterable[Any]) -> Any:
         return [*(_leading(exponential, leaf) * leaf for leaf in leaves), exponential]
 
     *sums, total = map(_total, zip(*_each(weigh, terms, *columns), strict=True))
-    means = [one / _leading(total, one) for one in sums]
+    means = [weighted / _leading(total, weighted) for weighted in sums]
     dtypes = [jnp.promote_types(dtype, column[0].dtype) for column in columns]
-    return tree.unflatten([one.astype(wanted) for one, wanted in zip(means, dtypes, strict=True)])
+    return tree.unflatten([mean.astype(wanted) for mean, wanted in zip(means, dtypes, strict=True)])
 
 
 def weighted_sum(weights: Iterable[Any], xs: Iterable[Any]) -> Any:
@@ -157,7 +157,7 @@ def _total(terms: Sequence[Any]) -> Any:
 def _each(fun: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
     """Maps a function over lists of equal length. While a sample is recorded, each call is a cell."""
     trace, elements = current_trace(), list(zip(*lists, strict=True))
-    return record_each(trace, fun, elements) if type(trace) is Recorder else [fun(*one) for one in elements]
+    return record_each(trace, fun, elements) if type(trace) is Recorder else [fun(*element) for element in elements]
 
 
 def _leading(weight: Any, leaf: Any) -> Any:
@@ -190,8 +190,8 @@ def _columns(xs: Iterable[Any], others: Sequence[Any] | None, name: str) -> tupl
         )
     flat = [jax.tree.flatten(item) for item in items]
     tree = flat[0][1]
-    if any(one != tree for _, one in flat):
-        differing = next(one for _, one in flat if one != tree)
+    if any(other != tree for _, other in flat):
+        differing = next(other for _, other in flat if other != tree)
         raise SegmentError(
             f"segment.{name} was given elements of different structures at {users_line()}, {tree} and {differing}: "
             "give all of them one structure"

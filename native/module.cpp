@@ -9,6 +9,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "assembler.h"
 #include "calls.h"
 #include "fill.h"
 #include "known_samples.h"
@@ -261,6 +262,37 @@ nb::tuple number_recording(const std::tuple<Array, Array, Array, Array, Array> &
   return nb::make_tuple(array_of(std::move(numbers)), bounds, graph.edges, places.leaves);
 }
 
+// Samples in flight
+
+using SlotArray = nb::ndarray<Index, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+SlotTable table_of(const SlotArray &array) {
+  return {{array.data(), array.shape(0) * array.shape(1)}, checked_count(array.shape(1))};
+}
+
+std::shared_ptr<SyncNodes> make_nodes(Array steps, Table reads, Table makes) {
+  check(reads.shape(0) == steps.shape(0) && makes.shape(0) == steps.shape(0), "each node has reads and values");
+  return std::make_shared<SyncNodes>(span_of(steps), IntSpan(reads.data(), reads.shape(0) * reads.shape(1)),
+                                     IntSpan(makes.data(), makes.shape(0) * makes.shape(1)),
+                                     checked_count(reads.shape(1)), checked_count(makes.shape(1)));
+}
+
+using Samples = std::vector<std::shared_ptr<SyncNodes>>;
+
+std::map<Index, Index> rows_needed(const Assembler &assembler, const Samples &samples) {
+  return assembler.rows_needed({samples.begin(), samples.end()});
+}
+
+std::vector<View> make_buffers(const Assembler &assembler, const Samples &samples, Array slots, SlotArray rows,
+                               SlotArray classes, Array pinned, Buffer free) {
+  const std::vector<std::shared_ptr<const SyncNodes>> all(samples.begin(), samples.end());
+  std::vector<View> views;
+  for (Ints &buffer : assembler.buffers(all, span_of(slots), table_of(rows), table_of(classes), span_of(pinned),
+                                        {free.data(), free.shape(0)}))
+    views.push_back(array_of(std::move(buffer)));
+  return views;
+}
+
 } // namespace
 } // namespace jitbatch
 
@@ -343,6 +375,14 @@ NB_MODULE(native, m) {
       .def_ro("levels", &Batch::levels)
       .def("edges", edges_of)
       .def("schedule", [](std::shared_ptr<Batch> batch) { return std::make_shared<Schedule>(std::move(batch)); });
+
+  nb::class_<SyncNodes>(m, "Nodes").def(nb::new_(&make_nodes));
+
+  nb::class_<Assembler>(m, "Assembler")
+      .def(nb::init<Ints, std::vector<Ints>, std::vector<Ints>, Index>())
+      .def("rows_needed", rows_needed)
+      .def("buffers", make_buffers, "samples"_a, "slots"_a, nb::arg("rows").noconvert(), nb::arg("classes").noconvert(),
+           "pinned"_a, nb::arg("free").noconvert());
 
   nb::class_<TypeTable>(m, "TypeTable")
       .def(nb::new_(&make_table), "types"_a, "loops"_a, "recipes"_a)

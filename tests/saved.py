@@ -35,7 +35,7 @@ class Case:
     def attached(self, plan: Plan) -> Plan:
         """What runs in place of a restored plan."""
         seen: list[Plan] = []
-        with mock.patch("jitbatch.decorator.execute", lambda plan, _: seen.append(plan)):
+        with mock.patch("jitbatch.methods.batched.execute", lambda plan, _: seen.append(plan)):
             self.fun.batch(*self.shared, plan, *self.further)
         return seen[0]
 

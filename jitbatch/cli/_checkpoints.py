@@ -60,34 +60,36 @@ class Checkpoints:
         }
         about["digest"] = _digest(arrays, about)
         items = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=ocp.args.JsonSave(about))
-        number = max(self._manager.all_steps(), default=-1) + 1
+        checkpoint_id = max(self._manager.all_steps(), default=-1) + 1
         for damaged in self._damaged:  # or they would be kept instead of a good one
             self._manager.delete(damaged)
         self._damaged = []
         with _system_errors(self._directory):
-            self._manager.save(number, args=items, force=True)
+            self._manager.save(checkpoint_id, args=items, force=True)
         self._saved_at = time.monotonic()
 
     def restore(self, trainer: Trainer, warn: Callable[[str], None]) -> None:
         """Give a trainer the state of the newest checkpoint that can be read."""
-        numbers = sorted(self._manager.all_steps(), reverse=True)
-        for number in numbers:
+        checkpoint_ids = sorted(self._manager.all_steps(), reverse=True)
+        for checkpoint_id in checkpoint_ids:
             try:
-                self._restore(trainer, number)
+                self._restore(trainer, checkpoint_id)
                 return
             except CommandError:
                 raise
             except Exception as error:  # Orbax raises whatever its parts do where a file is damaged
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                warn(f"checkpoint {number} cannot be read, trying the one before it: {reason[:200]}")
-                self._damaged.append(number)
-        found = f"none of its {len(numbers)} checkpoints can be read" if numbers else "it has no checkpoint"
+                warn(f"checkpoint {checkpoint_id} cannot be read, trying the one before it: {reason[:200]}")
+                self._damaged.append(checkpoint_id)
+        found = (
+            f"none of its {len(checkpoint_ids)} checkpoints can be read" if checkpoint_ids else "it has no checkpoint"
+        )
         raise CommandError(f"the run cannot be resumed: {found} ({self._directory}). Begin a new run")
 
-    def _restore(self, trainer: Trainer, number: int) -> None:
+    def _restore(self, trainer: Trainer, checkpoint_id: int) -> None:
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _arrays(trainer))
         restored = self._manager.restore(
-            number, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(like), about=ocp.args.JsonRestore())
+            checkpoint_id, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(like), about=ocp.args.JsonRestore())
         )
         arrays, about = restored["arrays"], restored["about"]
         if isinstance(about.get("rooms"), str):

@@ -69,7 +69,7 @@ def load(path: str) -> Any:
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):
-            known = ", ".join(sorted(one for one in vars(found) if not one.startswith("_"))[:20])
+            known = ", ".join(sorted(name for name in vars(found) if not name.startswith("_"))[:20])
             raise ArgumentError(f"{path!r}: {module} has no {part!r}; it has {known}")
         found = getattr(found, part)
     return found
@@ -83,7 +83,7 @@ def read_samples(data: str) -> Any:
             raise ArgumentError(f"there is no file {data!r}")
         lines = lines_of(file)
         if data.endswith(".jsonl"):
-            return [_sample(line, f"{data}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+            return [_sample(line, f"{data}:{line_number}") for line_number, line in enumerate(lines, 1) if line.strip()]
         samples = _sample("\n".join(lines), data)
         if not isinstance(samples, tuple):
             raise ArgumentError(f"{data} holds a {type(samples).__name__}, not a list of samples")
@@ -108,5 +108,5 @@ def _with_tuples(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_with_tuples, value))
     if isinstance(value, dict):
-        return {name: _with_tuples(one) for name, one in value.items()}
+        return {name: _with_tuples(item) for name, item in value.items()}
     return value

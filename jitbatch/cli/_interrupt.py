@@ -22,14 +22,14 @@ def catch_interrupts(on_first: Callable[[], None]) -> Iterator[Interrupt]:
     """Note SIGINT and SIGTERM instead of stopping; the same signal again has its default effect, at once."""
     interrupt = Interrupt()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        interrupt.signal = number
-        signal.signal(number, signal.SIG_DFL)
+    def note(signal_id: int, frame: FrameType | None) -> None:
+        interrupt.signal = signal_id
+        signal.signal(signal_id, signal.SIG_DFL)
         on_first()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {signal_id: signal.signal(signal_id, note) for signal_id in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupt
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_id, handler in before.items():
+            signal.signal(signal_id, handler)

@@ -25,14 +25,14 @@ class Log:
             return
         path = self._directory / RECORDS
         lines = path.read_bytes().splitlines() if path.exists() else []
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             record = _record(line)
             if record is None:
-                if number == len(lines):  # cut off where the process was killed
+                if line_number == len(lines):  # cut off where the process was killed
                     break
                 raise CommandError(
-                    f"{path}, line {number}: not a record of `jitbatch train`: {line[:80]!r}. Remove the line, or move "
-                    "the file away, and resume again"
+                    f"{path}, line {line_number}: not a record of `jitbatch train`: {line[:80]!r}. Remove the line, or "
+                    "move the file away, and resume again"
                 )
             if record["step"] <= step and (record["kind"] == "step" or record["epoch"] <= epoch):
                 self.records.append(record)
@@ -61,26 +61,26 @@ def _record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or record.get("kind") not in ("step", "epoch", "final"):
         return None
-    numbers = [record.get("step"), record.get("epoch")]
+    fields = [record.get("step"), record.get("epoch")]
     if record["kind"] == "epoch":
-        numbers += [record.get("loss"), record.get("samples_per_second")]
+        fields += [record.get("loss"), record.get("samples_per_second")]
         for name in ("dev", "seconds"):
             values = record.get(name)
-            numbers += values.values() if isinstance(values, dict) and values else [None]
-    return record if all(type(number) in (int, float) for number in numbers) else None
+            fields += values.values() if isinstance(values, dict) and values else [None]
+    return record if all(type(value) in (int, float) for value in fields) else None
 
 
 def write_table(epochs: list[dict[str, Any]], path: Path) -> None:
     rows = [
         {
-            "epoch": one["epoch"],
-            "step": one["step"],
-            "loss": one["loss"],
-            **{f"dev {name}": value for name, value in one["dev"].items()},
-            "samples/s": round(one["samples_per_second"], 1),
-            **{f"{work} s": round(seconds, 3) for work, seconds in one["seconds"].items()},
+            "epoch": epoch["epoch"],
+            "step": epoch["step"],
+            "loss": epoch["loss"],
+            **{f"dev {name}": value for name, value in epoch["dev"].items()},
+            "samples/s": round(epoch["samples_per_second"], 1),
+            **{f"{work} s": round(seconds, 3) for work, seconds in epoch["seconds"].items()},
         }
-        for one in epochs
+        for epoch in epochs
     ]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, rows[0])
@@ -93,14 +93,14 @@ def draw_curve(epochs: list[dict[str, Any]], path: Path) -> None:
     """The loss of training and the metrics of the development data, by epoch."""
     from matplotlib.figure import Figure
 
-    numbers = [one["epoch"] for one in epochs]
+    epoch_ids = [epoch["epoch"] for epoch in epochs]
     metrics = list(epochs[0]["dev"])
     figure = Figure(figsize=(4 * (1 + len(metrics)), 3), layout="constrained")
     panels = figure.subplots(1, 1 + len(metrics))
-    curves = [("training loss", [one["loss"] for one in epochs])]
-    curves += [(f"dev {name}", [one["dev"][name] for one in epochs]) for name in metrics]
+    curves = [("training loss", [epoch["loss"] for epoch in epochs])]
+    curves += [(f"dev {name}", [epoch["dev"][name] for epoch in epochs]) for name in metrics]
     for panel, (name, values) in zip(panels, curves, strict=True):
-        panel.plot(numbers, values, marker="o", markersize=3)
+        panel.plot(epoch_ids, values, marker="o", markersize=3)
         panel.set_xlabel("epoch")
         panel.set_title(name)
         panel.grid(alpha=0.3)

@@ -26,28 +26,28 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
-def new_run(task: str, given: Path | None) -> Iterator[Path]:
+def new_run(task: str, chosen: Path | None) -> Iterator[Path]:
     """Make and hold the directory of a new run: the given one, or the next of `runs/TASK-1`, `runs/TASK-2`, ..."""
-    check_new(given)
-    with file_errors(f"{given or ROOT} cannot hold a run", "Give a directory that can be written to by --run"):
-        if given is None:
+    check_new(chosen)
+    with file_errors(f"{chosen or ROOT} cannot hold a run", "Give a directory that can be written to by --run"):
+        if chosen is None:
             directory = _make_next(task)
         else:
-            directory = given
+            directory = chosen
             directory.mkdir(parents=True, exist_ok=True)
     with held(directory):
         check_new(directory)  # again: another run may have begun and ended in it meanwhile
         yield directory
 
 
-def existing_run(task: str, given: Path | None) -> Path:
+def existing_run(task: str, chosen: Path | None) -> Path:
     """The directory of a run to be resumed: the given one, or the last of `runs/TASK-N`."""
-    directory = given
+    directory = chosen
     if directory is None:
-        numbers = [number for number, path in _numbered(task) if path.is_dir()]
-        if not numbers:
+        run_ids = [run_id for run_id, path in _numbered(task) if path.is_dir()]
+        if not run_ids:
             raise CommandError(f"there is no run {ROOT}/{task}-N to resume. Give its directory by --run")
-        directory = ROOT / f"{task}-{max(numbers)}"
+        directory = ROOT / f"{task}-{max(run_ids)}"
     with file_errors(f"there is no run to resume in {directory}", "Give its directory by --run"):
         if not (directory / FILE).exists():
             raise CommandError(f"there is no run to resume in {directory}: it has no {FILE}")
@@ -56,11 +56,11 @@ def existing_run(task: str, given: Path | None) -> Path:
 
 def check_new(directory: Path | None) -> None:
     """Refuse a place for a new run that is, or is below, a file, or that holds something."""
-    place = directory or ROOT
-    with file_errors(f"{place} cannot hold a run", "Give another directory by --run"):
-        for path in (place, *place.parents):
+    target = directory or ROOT
+    with file_errors(f"{target} cannot hold a run", "Give another directory by --run"):
+        for path in (target, *target.parents):
             if path.exists() and not path.is_dir():
-                raise CommandError(f"{place} cannot hold a run: {path} is a file. Give another directory by --run")
+                raise CommandError(f"{target} cannot hold a run: {path} is a file. Give another directory by --run")
         if directory is not None and directory.exists() and set(os.listdir(directory)) - {LOCK}:
             raise CommandError(f"{directory} is not empty. Continue the run in it by --resume, or give another --run")
 
@@ -125,8 +125,8 @@ else:
 def _make_next(task: str) -> Path:
     """Make the first directory `runs/TASK-N` after all that there are; two processes never make the same."""
     ROOT.mkdir(exist_ok=True)
-    for number in itertools.count(1 + max((number for number, _ in _numbered(task)), default=0)):
-        directory = ROOT / f"{task}-{number}"
+    for run_id in itertools.count(1 + max((run_id for run_id, _ in _numbered(task)), default=0)):
+        directory = ROOT / f"{task}-{run_id}"
         with suppress(FileExistsError):
             directory.mkdir()
             return directory

@@ -58,8 +58,8 @@ def read_splits(
     seen = Vocabulary()
     samples = read_split(settings, lambda path: read(path, seen), paths[0])
     check_depth(samples, paths[0], trees_of)
-    counts = Counter(number for sample in samples for number in numbers_of(sample))
-    words = frequent({seen.word(number): count for number, count in counts.items()})
+    counts = Counter(word_id for sample in samples for word_id in numbers_of(sample))
+    words = frequent({seen.word(word_id): count for word_id, count in counts.items()})
     splits = [read_split(settings, lambda path: read(path, words), path) for path in paths]
     for path, split in zip(paths, splits, strict=True):
         check_depth(split, path, trees_of)
@@ -72,17 +72,17 @@ def read_function_splits(settings: Settings) -> tuple[FunctionVocabularies, list
     assert settings.max_nodes is not None
     with file_errors(f"{settings.data} cannot be read", "Give another --data DIR"):
         functions = read_functions(settings.data, settings.max_nodes)
-    files = [[one for one in functions if split_of(one.file) == split] for split in SPLITS]
+    files = [[function for function in functions if split_of(function.file) == split] for split in SPLITS]
     for split, found in zip(SPLITS, files, strict=True):
         if not found:
             raise CommandError(
                 f"there are no functions for the {split} data, of {len(functions):,} in all. Files are assigned by "
                 "their paths: give --data DIR with more of them"
             )
-    names = Vocabulary(name for name, _ in Counter(one.name for one in files[0]).most_common(settings.names))
+    names = Vocabulary(name for name, _ in Counter(function.name for function in files[0]).most_common(settings.names))
     names.freeze()
-    train = [one for one in files[0] if one.name in names]
-    words = frequent(Counter(word for one in train for node in nodes(one.tree) for word in node.tokens))
+    train = [function for function in files[0] if function.name in names]
+    words = frequent(Counter(word for function in train for node in nodes(function.tree) for word in node.tokens))
     vocabularies = FunctionVocabularies(Vocabulary(), Vocabulary(), words, names)
     splits = number_splits(files, lambda split: number_functions(split, vocabularies), vocabularies[:2])
     return vocabularies, [limited(split, settings) for split in splits]
@@ -101,12 +101,12 @@ def read_split(settings: Settings, read: Callable[[Path], list[Any]], path: Path
 def check_depth(samples: Sequence[Any], path: Path, trees_of: Callable[[Any], Sequence[Any]]) -> None:
     """Refuse trees that are too deep for models, which recurse over them."""
     most = sys.getrecursionlimit() // CALLS
-    for number, sample in enumerate(samples, 1):
+    for position, sample in enumerate(samples, 1):
         deepest = max(map(levels, trees_of(sample)))
         if deepest > most:
             raise CommandError(
-                f"{path}: the tree of sample {number} has {deepest:,} levels, and models can read {most}, since Python "
-                f"allows {sys.getrecursionlimit():,} nested calls. Leave the sample out"
+                f"{path}: the tree of sample {position} has {deepest:,} levels, and models can read {most}, since "
+                f"Python allows {sys.getrecursionlimit():,} nested calls. Leave the sample out"
             )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jitbatch.core.reference import numbering, ranks, type_table
+from jitbatch.core.reference import assembler, numbering, ranks, type_table
 
 try:
     from jitbatch.core import native
@@ -91,3 +91,15 @@ def make_type_table(*args: Any) -> type_table.TypeTable:
     if name() == "native":
         return native.TypeTable(*args)  # type: ignore[union-attr, return-value]
     return type_table.TypeTable(*args)
+
+
+def make_nodes(*args: np.ndarray) -> assembler.Nodes:
+    """Make the `Nodes` of a sample in flight in the chosen core."""
+    return native.Nodes(*args) if name() == "native" else assembler.Nodes(*args)  # type: ignore[union-attr, return-value]
+
+
+def make_assembler(*args: Any) -> assembler.Assembler:
+    """Make the `Assembler` of a program for samples in flight in the chosen core."""
+    if name() == "native":
+        return native.Assembler(*args)  # type: ignore[union-attr, return-value]
+    return assembler.Assembler(*args)

@@ -205,6 +205,19 @@ class Refill:
     ) -> None: ...  # fmt: skip
     def join(self, samples: KnownBatch, dedupe: bool, /) -> Joined: ...
 
+class Nodes:
+    def __init__(self, steps: np.ndarray, reads: np.ndarray, makes: np.ndarray, /) -> None: ...
+
+class Assembler:
+    def __init__(
+        self, operands: Sequence[int], writes: Sequence[Sequence[int]], widths: Sequence[Sequence[int]], size: int, /
+    ) -> None: ...  # fmt: skip
+    def rows_needed(self, samples: Sequence[Nodes], /) -> dict[int, int]: ...
+    def buffers(
+        self, samples: Sequence[Nodes], slots: np.ndarray, rows: np.ndarray, classes: np.ndarray, pinned: np.ndarray,
+        free: np.ndarray,
+    ) -> list[np.ndarray]: ...  # fmt: skip
+
 class TypeTable:
     def __init__(self, types: Sequence[Any], loops: Sequence[Sequence[int]], recipes: Mapping[int, Any]) -> None: ...
     def graph(

@@ -155,7 +155,7 @@ def number_functions(functions: Iterable[SourceFunction], vocabularies: Function
         words = tuple(tokens[token] for token in node.tokens)
         return Syntax(kinds[node.kind], fields[node.field], words, tuple(map(numbered, node.children)))
 
-    return [Function(numbered(one.tree), names[one.name]) for one in functions if one.name in names]
+    return [Function(numbered(function.tree), names[function.name]) for function in functions if function.name in names]
 
 
 def nodes(tree: Syntax[Token]) -> Iterator[Syntax[Token]]:

@@ -65,10 +65,10 @@ def _binary(root: Constituent, vocabulary: Vocabulary, labels: list[int]) -> Tre
 
 
 def _class(label: str) -> int:
-    number = whole_number(label, "a class")
-    if number > 4:
-        raise ValueError(f"a class must be from 0 to 4, not {number}")
-    return number
+    class_id = whole_number(label, "a class")
+    if class_id > 4:
+        raise ValueError(f"a class must be from 0 to 4, not {class_id}")
+    return class_id
 
 
 def _numbered_trees(file: str | Path) -> Iterator[tuple[int, Constituent]]:
@@ -76,13 +76,13 @@ def _numbered_trees(file: str | Path) -> Iterator[tuple[int, Constituent]]:
     open_at: list[int] = []  # lines of the brackets that are open
     parts: list[list[Constituent | str]] = []  # what stands in them: labels and words are strings
     begin = 0
-    for number, line in enumerate(lines_of(file), 1):
-        with located(file, number):
+    for line_number, line in enumerate(lines_of(file), 1):
+        with located(file, line_number):
             # What stands right after an opening bracket is its label. SST has words with no-break spaces: ASCII.
             for opening, label, closing, word in re.findall(r"(\()\s*([^\s()]*)|(\))|([^\s()]+)", line, re.ASCII):
                 if opening:
-                    begin = begin if open_at else number
-                    open_at.append(number)
+                    begin = begin if open_at else line_number
+                    open_at.append(line_number)
                     parts.append([label])
                 elif not open_at:
                     raise ValueError(

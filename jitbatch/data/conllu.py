@@ -34,20 +34,20 @@ def read_conllu(file: str | Path) -> list[Parsed]:
     sentences = []
     rows: list[list[str]] = []
     begin = 0
-    for number, line in enumerate([*lines_of(file), ""], 1):
+    for line_number, line in enumerate([*lines_of(file), ""], 1):
         if not line.strip():
             if rows:
                 with located(file, begin):
                     sentences.append(_sentence(rows))
             rows = []
         elif not line.startswith("#"):
-            with located(file, number):
+            with located(file, line_number):
                 columns = line.split("\t")
                 if len(columns) != COLUMNS:
                     raise ValueError(f"a word has {COLUMNS} columns with tabs between them, not {len(columns)}")
                 if re.fullmatch(r"\d+[-.]\d+", columns[0]):
                     continue
-                begin = begin if rows else number
+                begin = begin if rows else line_number
                 _check_word(columns, len(rows) + 1)
                 rows.append(columns)
     return sentences

@@ -26,12 +26,12 @@ def lines_of(file: str | Path) -> list[str]:
 def numbered_lines(file: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file that may be too large for memory, with their ends, and their numbers from 1."""
     with Path(file).open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                text = line.decode("utf-8-sig" if line_number == 1 else "utf-8")
             except UnicodeDecodeError:
-                raise DataError(f"{file}:{number}: this is not UTF-8 text") from None
-            yield number, text
+                raise DataError(f"{file}:{line_number}: this is not UTF-8 text") from None
+            yield line_number, text
 
 
 def fields(line: str) -> list[str]:

@@ -116,7 +116,7 @@ def make_listops(
             f"{wanted:,} different expressions were asked for, but {100 * wanted:,} random ones had only "
             f"{len(distinct):,}: allow a larger depth or more arguments, or ask for fewer"
         )
-    made = [ListOps(expression, value) for expression, value in distinct.items()]
+    samples = [ListOps(expression, value) for expression, value in distinct.items()]
     # Short expressions are found early: without shuffling, the later sets would be harder.
     orders = np.split(rng.permutation(wanted), np.cumsum(sizes)[:-1])
-    return [[made[i] for i in order] for order in orders]
+    return [[samples[i] for i in order] for order in orders]

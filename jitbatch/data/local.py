@@ -37,8 +37,8 @@ def local(
     order = np.arange(len(minibatches))
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(minibatches))
-    for number in order.tolist():
-        yield _part(minibatches[number], process, processes)
+    for batch_id in order.tolist():
+        yield _part(minibatches[batch_id], process, processes)
 
 
 def _part(minibatch: Any, process: int, processes: int) -> Any:

@@ -72,9 +72,9 @@ def make_documents(
     rng = np.random.default_rng(seed)
 
     def sample() -> Document:
-        made = tuple(_words(rng, words, lengths) for _ in range(rng.integers(sentences[0], sentences[1] + 1)))
-        repeating = sum(len(set(sentence.tolist())) < len(sentence) for sentence in made)
-        return Document(made, min(repeating, classes - 1))
+        texts = tuple(_words(rng, words, lengths) for _ in range(rng.integers(sentences[0], sentences[1] + 1)))
+        repeating = sum(len(set(sentence.tolist())) < len(sentence) for sentence in texts)
+        return Document(texts, min(repeating, classes - 1))
 
     return [[sample() for _ in range(size)] for size in sizes]
 

@@ -28,12 +28,12 @@ def read_sick(folder: str | Path, vocabulary: Vocabulary) -> list[Pair]:
                 f"{files[0]} has {len(columns[0])}"
             )
     pairs = []
-    for number, (a, a_heads, b, b_heads, score) in enumerate(zip(*columns, strict=True), 1):
-        with located(files[1], number):
+    for line_number, (a, a_heads, b, b_heads, score) in enumerate(zip(*columns, strict=True), 1):
+        with located(files[1], line_number):
             left = _tree(a, a_heads, vocabulary)
-        with located(files[3], number):
+        with located(files[3], line_number):
             right = _tree(b, b_heads, vocabulary)
-        with located(files[4], number):
+        with located(files[4], line_number):
             pairs.append(Pair(left, right, score_distribution(_score(score))))
     return pairs
 

@@ -43,10 +43,10 @@ def tagged(
 
     return [
         Tagged(
-            numbers(one.words, words)
+            numbers(sentence.words, words)
             if characters is None
-            else [Spelled(words[word], numbers(word, characters)) for word in one.words],
-            numbers(one.tags, tags),
+            else [Spelled(words[word], numbers(word, characters)) for word in sentence.words],
+            numbers(sentence.tags, tags),
         )
-        for one in sentences
+        for sentence in sentences
     ]

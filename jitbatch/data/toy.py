@@ -147,8 +147,8 @@ def make_toy_language(seed: int, sizes: list[int]) -> list[list[Parsed]]:
         distinct[" ".join(parsed.words)] = parsed
     # Short sentences are found early: without shuffling, the later sets would be harder.
     order = grammar.rng.permutation(len(distinct))
-    made = list(distinct.values())
-    return [[made[i] for i in part] for part in np.split(order, np.cumsum(sizes)[:-1])]
+    samples = list(distinct.values())
+    return [[samples[i] for i in part] for part in np.split(order, np.cumsum(sizes)[:-1])]
 
 
 def _write(phrase: _Phrase, relation: str, into: Parsed) -> int:

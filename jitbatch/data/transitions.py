@@ -127,18 +127,18 @@ def transitions(sentences: Iterable[Parsed], words: Vocabulary, tags: Vocabulary
     """
     samples: list[Transitions] = []
     skipped = 0
-    for one in sentences:
-        moves = oracle(one.heads)
+    for sentence in sentences:
+        moves = oracle(sentence.heads)
         if moves is None:
             skipped += 1
             continue
-        numbers = [relations[name] for name in one.relations]
+        relation_ids = [relations[name] for name in sentence.relations]
         samples.append(
             Transitions(
-                np.array([words[word] for word in one.words], np.int32),
-                np.array([tags[tag] for tag in one.tags], np.int32),
+                np.array([words[word] for word in sentence.words], np.int32),
+                np.array([tags[tag] for tag in sentence.tags], np.int32),
                 Static(tuple(moves)),
-                np.array(_labelled(moves, numbers), np.int32),
+                np.array(_labelled(moves, relation_ids), np.int32),
             )
         )
     return OracleData(samples, skipped)

@@ -67,10 +67,10 @@ def dependency_tree(tokens: Sequence[int], heads: Sequence[int]) -> Dependency:
     order = [0]
     for position in order:
         order += children[position]
-    made: dict[int, Dependency] = {}
+    built: dict[int, Dependency] = {}
     for position in reversed(order[1:]):
-        made[position] = Dependency(tokens[position - 1], tuple(made[child] for child in children[position]))
-    return made[order[1]]
+        built[position] = Dependency(tokens[position - 1], tuple(built[child] for child in children[position]))
+    return built[order[1]]
 
 
 def check_heads(heads: Sequence[int], words: int) -> None:

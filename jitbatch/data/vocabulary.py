@@ -37,13 +37,13 @@ class Vocabulary:
 
     def __getitem__(self, word: str) -> int:
         """The number of a word."""
-        number = self._numbers.get(word)
-        if number is None:
+        word_id = self._numbers.get(word)
+        if word_id is None:
             if self._frozen:
                 return 0
-            number = self._numbers[word] = len(self._words)
+            word_id = self._numbers[word] = len(self._words)
             self._words.append(word)
-        return number
+        return word_id
 
     def __contains__(self, word: object) -> bool:
         return word in self._numbers
@@ -87,8 +87,8 @@ def read_vectors(file: str | Path, vocabulary: Vocabulary, seed: int = 0) -> Vec
     wanted = {form for word in vocabulary for form in (word, word.lower())}
     known: dict[str, np.ndarray] = {}
     size = None
-    for number, line in numbered_lines(file):
-        with located(file, number):
+    for line_number, line in numbered_lines(file):
+        with located(file, line_number):
             if size is None:
                 size = len(fields(line)) - 1
                 if size < 2:

@@ -91,31 +91,31 @@ class DispatchProgram:
         by_class = dict(zip(self.arenas, arenas, strict=True))
         owned = not any(compat.is_tracer(a) for a in (*arenas, *shared.values()))
         counts = tables["counts"]
-        for place, (step, operands, starts) in enumerate(
+        for step_id, (step, operands, starts) in enumerate(
             zip(self.step_shapes, tables["operands"], tables["starts"], strict=True)
         ):
             kernel = step_kernel(step.kind, step.flows, owned)
             written = tuple(by_class[c] for c in kernel.writes)
             read = tuple(by_class[c] for c in kernel.reads)
             bound = tuple(shared[shared_id] for shared_id in step.kind.shared_ids)
-            outputs = kernel(written, read, operands, starts, bound, counts[place], step.width)
+            outputs = kernel(written, read, operands, starts, bound, counts[step_id], step.width)
             by_class.update(zip(kernel.writes, outputs, strict=True))
         return [by_class[c] for c in self.arenas]
 
     def steps(self, tables: StepTables) -> Iterator[Step]:
         arena_of = {value_class: arena for arena, value_class in enumerate(self.arenas)}
-        for place, step in enumerate(self.step_shapes):
-            kind, count = step.kind, int(tables["counts"][place])
-            starts, operands = np.asarray(tables["starts"][place]), np.asarray(tables["operands"][place])
+        for step_id, step in enumerate(self.step_shapes):
+            kind, count = step.kind, int(tables["counts"][step_id])
+            starts, operands = np.asarray(tables["starts"][step_id]), np.asarray(tables["operands"][step_id])
             reads = tuple(arena_of[_class(aval)] for aval in kind.row_avals)
             if kind.is_variadic:
                 is_term = operands[1] < count
-                own = (Read(reads[0], operands[0][is_term], operands[1][is_term]),)
+                step_reads = (Read(reads[0], operands[0][is_term], operands[1][is_term]),)
             else:
-                own = operand_reads(reads, operands[:, :count])
+                step_reads = operand_reads(reads, operands[:, :count])
             yield Step(
                 kind=kind,
-                phase=place,
+                phase=step_id,
                 round=None,
                 count=count,
                 width=step.width,
@@ -123,7 +123,7 @@ class DispatchProgram:
                     Write(arena_of[_class(aval)], start + np.arange(count))
                     for aval, start in zip(kind.cell.out_avals, starts.tolist(), strict=True)
                 ),
-                reads=own,
+                reads=step_reads,
             )
 
     def memory(self, arena_sizes: Sequence[int], classes: Sequence[ValueClass]) -> ProgramMemory:
@@ -132,9 +132,9 @@ class DispatchProgram:
     def describe(self, tables: StepTables) -> list[str]:
         names = kind_names(step.kind for step in self.step_shapes)
         lines = []
-        for place, (step, starts) in enumerate(zip(self.step_shapes, tables["starts"], strict=True)):
+        for step_id, (step, starts) in enumerate(zip(self.step_shapes, tables["starts"], strict=True)):
             at = ", ".join(str(int(start)) for start in starts) if isinstance(starts, np.ndarray) else "?"
-            lines.append((step.width, f"  step {place}: {names[step.kind]} x{step.width} -> rows {at}"))
+            lines.append((step.width, f"  step {step_id}: {names[step.kind]} x{step.width} -> rows {at}"))
         return largest(lines)
 
     def changes(self, before: "DispatchProgram", tables: Tables) -> Iterator[str]:
@@ -229,8 +229,8 @@ class StepKernel:
         out_classes = [_class(aval) for aval in cell.out_avals]
         self.writes = list(dict.fromkeys(out_classes))
         self.reads = [c for c in dict.fromkeys(in_classes) if c not in out_classes]
-        write_place = {c: place for place, c in enumerate(self.writes)}
-        read_place = {c: place for place, c in enumerate(self.reads)}
+        index_of_written = {c: index for index, c in enumerate(self.writes)}
+        index_of_read = {c: index for index, c in enumerate(self.reads)}
         cut = cut_cell(cell, kind.vmapped)
 
         def kernel(
@@ -243,23 +243,23 @@ class StepKernel:
             width: int,
         ) -> Any:
             def arena(value_class: ValueClass) -> Any:
-                place = write_place.get(value_class)
-                return written[place] if place is not None else read[read_place[value_class]]
+                index = index_of_written.get(value_class)
+                return written[index] if index is not None else read[index_of_read[value_class]]
 
             if kind.operation is not None:
                 with cell.scope():
                     terms = without_flow(arena(in_classes[0]), *flows)
-                    made = [segment_reduce(kind.operation, terms, operands[0], operands[1], width)]
+                    outputs = [segment_reduce(kind.operation, terms, operands[0], operands[1], width)]
             else:
                 read_rows = zip(in_classes, operands, flows, strict=True)
                 rows = [without_flow(gather(arena(c), index), flow) for c, index, flow in read_rows]
                 with cell.scope():
                     mapped = jax.vmap(cut.forward, in_axes=(0, None, 0), axis_size=width)
-                    made, _ = mapped(rows, cut.prologue(bound), jnp.arange(width) < count)
+                    outputs, _ = mapped(rows, cut.prologue(bound), jnp.arange(width) < count)
             results = list(written)
-            for value_class, start, value in zip(out_classes, starts, made, strict=True):
-                place = write_place[value_class]
-                results[place] = lax.dynamic_update_slice_in_dim(results[place], value, start, 0)
+            for value_class, start, value in zip(out_classes, starts, outputs, strict=True):
+                index = index_of_written[value_class]
+                results[index] = lax.dynamic_update_slice_in_dim(results[index], value, start, 0)
             return tuple(results)
 
         kernel.__name__ = kernel.__qualname__ = "jitbatch_" + "".join(c if c.isalnum() else "_" for c in cell.name)

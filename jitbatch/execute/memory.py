@@ -96,15 +96,15 @@ def predict_memory(plan: Any) -> Memory:
 def predict_static_memory(static: Any) -> StaticMemory:
     """Predicts the memory of running a plan with this static part, without tables, input rows and stacked outputs."""
     classes = [static.tables.classes[arena.value_class] for arena in static.arenas]
-    sizes = [arena.capacity * nbytes(own) for arena, own in zip(static.arenas, classes, strict=True)]
+    sizes = [arena.capacity * nbytes(value_class) for arena, value_class in zip(static.arenas, classes, strict=True)]
     program: ProgramMemory = static.program.memory(sizes, classes)
     # An update of a cotangent arena makes a second arena.
-    cotangents = 2 * sum(size for size, own in zip(sizes, classes, strict=True) if is_float(own))
+    cotangents = 2 * sum(size for size, value_class in zip(sizes, classes, strict=True) if is_float(value_class))
     shared_ids = static.program.shared.union(*(arena.shared for arena in static.arenas))
     shared = [static.tables.classes[static.tables.shared_class[shared_id]] for shared_id in shared_ids]
     parameters = sum(map(nbytes, shared))
-    gradients = sum(nbytes(own) for own in shared if is_float(own))
-    outputs = [nbytes(classes[place]) for places in static.out_arenas for place in places]
+    gradients = sum(nbytes(value_class) for value_class in shared if is_float(value_class))
+    outputs = [nbytes(classes[class_id]) for class_ids in static.out_arenas for class_id in class_ids]
     listed = sum(outputs) if static.out == "list" else 0
     forward = max((need.forward for need in program.needs), default=0)
     backward = max((need.backward for need in program.needs), default=0)

@@ -94,7 +94,10 @@ class PerSampleProgram:
     def describe(self, tables: Any) -> list[str]:
         counts = Counter(self.samples)
         return largest(
-            [(count, f"  structure {place}: {count} samples") for place, count in enumerate(counts.values())]
+            [
+                (count, f"  structure {structure_id}: {count} samples")
+                for structure_id, count in enumerate(counts.values())
+            ]
         )
 
     def changes(self, before: "PerSampleProgram", tables: Tables) -> Iterator[str]:
@@ -171,8 +174,8 @@ def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared:
     """
     remaining = iter([None if isinstance(a, compat.Literal) else origin(jaxpr, a) for a in jaxpr.outvars[results:]])
     after = [list(itertools.islice(remaining, len(leaves))) for leaves in held]
-    for kind, own, before in zip(shared.part_types, after, shared.split(jaxpr.invars), strict=True):
-        if own != list(before):
+    for kind, leaves_after, before in zip(shared.part_types, after, shared.split(jaxpr.invars), strict=True):
+        if leaves_after != list(before):
             raise mutation_error(f"the shared argument of type {kind.__name__}", name)
 
 

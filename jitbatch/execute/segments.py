@@ -19,7 +19,7 @@ def gather_each(arena: Any, indices: list[Any]) -> list[Any]:
     if len(indices) < 2:
         return [gather(arena, rows) for rows in indices]
     rows, count = gather(arena, jnp.concatenate(indices)), len(indices[0])
-    return [lax.slice_in_dim(rows, place * count, (place + 1) * count) for place in range(len(indices))]
+    return [lax.slice_in_dim(rows, part_id * count, (part_id + 1) * count) for part_id in range(len(indices))]
 
 
 def segment_reduce(operation: str, arena: Any, terms: Any, segments: Any, count: int) -> Any:

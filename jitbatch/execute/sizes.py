@@ -28,13 +28,13 @@ class LoopSizes:
 
     def united(self, *others: "LoopSizes") -> "LoopSizes":
         """Returns sizes with room for each of several loops."""
-        own = (self, *others)
+        sizes = (self, *others)
         return LoopSizes(
-            rounds=max(size.rounds for size in own),
-            width=max(size.width for size in own),
-            pairs=_largest([size.pairs for size in own]),
-            pair_trips=_largest([size.pair_trips for size in own]),
-            longest=max(size.longest for size in own),
+            rounds=max(size.rounds for size in sizes),
+            width=max(size.width for size in sizes),
+            pairs=_largest([size.pairs for size in sizes]),
+            pair_trips=_largest([size.pair_trips for size in sizes]),
+            longest=max(size.longest for size in sizes),
         )
 
 
@@ -68,8 +68,8 @@ class Sizes:
 
     def of_loop(self, origins: Sequence[Origin]) -> LoopSizes:
         """Returns the united sizes of the known loops that share a type with `origins`."""
-        own = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
-        return LoopSizes().united(*own)
+        related = [size for loop, size in self.loops.items() if any(_same(a, b) for a in loop for b in origins)]
+        return LoopSizes().united(*related)
 
     def changes(self, before: "Sizes", names: Mapping[Origin, str], classes: Mapping[int, str]) -> Iterator[str]:
         """Yields descriptions of the differences from earlier sizes.
@@ -82,7 +82,7 @@ class Sizes:
         yield from _differences("terms of", before.terms, self.terms, names)
         yield from _differences("input rows of", before.inputs, self.inputs, classes)
         for loop, room in self.loops.items():
-            known = next((own for other, own in before.loops.items() if other & loop), None)
+            known = next((size for other, size in before.loops.items() if other & loop), None)
             cells = ", ".join(sorted(names[origin] for origin in loop))
             if known is None:
                 yield f"a loop of {cells}, whose calls did not read each other before"

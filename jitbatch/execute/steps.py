@@ -60,4 +60,4 @@ class Step:
 def operand_reads(arenas: tuple[int, ...], rows: np.ndarray) -> tuple[Read, ...]:
     """Returns the reads of nodes with a fixed number of operands. `rows` is int [operands, nodes]."""
     nodes = np.arange(rows.shape[1])
-    return tuple(Read(arena, own, nodes) for arena, own in zip(arenas, rows, strict=False))
+    return tuple(Read(arena, arena_rows, nodes) for arena, arena_rows in zip(arenas, rows, strict=False))

@@ -33,12 +33,14 @@ def verify_analysis(analysis: Analysis) -> None:
     level = longest_paths(nodes, reader[read >= 0], read[read >= 0])
     check(np.all(batch.level >= level), "a node is above what it reads")
     for type_id, kind in enumerate(kinds):
-        own = nodes[batch.type == type_id]
-        counts = np.diff(batch.operand_start)[own]
+        members = nodes[batch.type == type_id]
+        counts = np.diff(batch.operand_start)[members]
         check(np.all(counts > 0 if kind.is_variadic else counts == kind.rows), "nodes have an operand for each row")
         wanted = list(map(analysis.tables.class_of, kind.row_avals))
-        given = value_class[batch.operands[ranges(batch.operand_start[own], counts)]]
-        check(np.all(given.reshape(-1, len(wanted)) == wanted if wanted else True), "operands are of the right classes")
+        classes = value_class[batch.operands[ranges(batch.operand_start[members], counts)]]
+        check(
+            np.all(classes.reshape(-1, len(wanted)) == wanted if wanted else True), "operands are of the right classes"
+        )
     known = batch.producer < 0
     check(np.all((analysis.value_row >= 0) == known), "inputs and shared values have rows, what nodes make has none")
     used = analysis.value_row[known] < analysis.first_free_row[value_class[known]]
@@ -53,8 +55,8 @@ def verify_analysis(analysis: Analysis) -> None:
         first = leader[node]
         check(batch.type[node] == batch.type[first], "merged calls have one type")
         check(kinds[batch.type[node]].cell.may_merge, "calls with effects or derivative rules are not merged")
-        own, other = (batch.operands[batch.operand_start[n] : batch.operand_start[n + 1]] for n in (node, first))
-        check(np.array_equal(identity[:, own], identity[:, other]), "merged calls read the same")
+        operands, firsts = (batch.operands[batch.operand_start[n] : batch.operand_start[n + 1]] for n in (node, first))
+        check(np.array_equal(identity[:, operands], identity[:, firsts]), "merged calls read the same")
 
     problem = analysis.problem
     check(np.array_equal(analysis.nodes, np.flatnonzero(leader == nodes)), "the nodes are the leaders")
@@ -81,11 +83,11 @@ def verify_lowered(analysis: Analysis, lowered: Lowered) -> None:
     if not np.all((lowered.value_row[needed] >= 0) & (lowered.value_row[needed] < capacity[value_class[needed]])):
         raise VerifyError("lowering: what is read lies in its arena")
     is_leader = analysis.leader == np.arange(len(analysis.leader))
-    made = np.flatnonzero(np.append(is_leader, False)[batch.producer])
-    places = np.stack([value_class[made], lowered.value_row[made]])
-    if np.unique(places, axis=1).shape[1] != len(made):
+    written = np.flatnonzero(np.append(is_leader, False)[batch.producer])
+    rows = np.stack([value_class[written], lowered.value_row[written]])
+    if np.unique(rows, axis=1).shape[1] != len(written):
         raise VerifyError("lowering: two values lie in one row")
-    if np.any(lowered.value_row[made] < analysis.first_free_row[value_class[made]]):
+    if np.any(lowered.value_row[written] < analysis.first_free_row[value_class[written]]):
         raise VerifyError("lowering: what is made lies in a row of an input")
 
 
@@ -97,7 +99,7 @@ def verify_steps(plan: Any) -> None:
             raise VerifyError(f"plan: {law}")
 
     static = plan.static
-    written, made = ([np.zeros(arena.capacity, bool) for arena in static.arenas] for _ in range(2))
+    written, computed = ([np.zeros(arena.capacity, bool) for arena in static.arenas] for _ in range(2))
 
     def check_read(arena: int, rows: np.ndarray, what: str) -> None:
         check(np.all((rows >= 0) & (rows < len(written[arena]))), f"{what} are rows of the arena")
@@ -106,17 +108,19 @@ def verify_steps(plan: Any) -> None:
     for arena, rows, is_written in zip(static.arenas, plan.rows, written, strict=True):
         check((0 if rows is None else np.shape(rows)[0]) == arena.inputs, "inputs have the size they are padded to")
         is_written[: len(arena.shared) + arena.inputs] = True
-    for place, step in enumerate(static.program.steps(plan.tables.unpack())):
-        check(step.count <= step.width, f"step {place} has no more nodes than rows")
+    for step_id, step in enumerate(static.program.steps(plan.tables.unpack())):
+        check(step.count <= step.width, f"step {step_id} has no more nodes than rows")
         has_reads = bool(step.reads) if step.kind.is_variadic else len(step.reads) == len(step.kind.row_slots)
-        check(has_reads, f"step {place} reads an operand for each row of its kind")
+        check(has_reads, f"step {step_id} reads an operand for each row of its kind")
         for arena, rows, nodes in step.reads:
-            check(len(nodes) == len(rows) and np.all(nodes < step.count), f"operands of step {place} are of its nodes")
-            check_read(arena, rows, f"operands of step {place}")
+            check(
+                len(nodes) == len(rows) and np.all(nodes < step.count), f"operands of step {step_id} are of its nodes"
+            )
+            check_read(arena, rows, f"operands of step {step_id}")
         for arena, rows in step.writes:
-            check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {place} writes inside its arenas")
-            check(not made[arena][rows].any(), f"step {place} writes over no earlier results")
-            written[arena][rows] = made[arena][rows] = True
+            check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {step_id} writes inside its arenas")
+            check(not computed[arena][rows].any(), f"step {step_id} writes over no earlier results")
+            written[arena][rows] = computed[arena][rows] = True
     is_list, is_by_class = static.out == "list", static.out == "rows"
     is_real = slice(None) if plan.ragged is None else np.asarray(plan.ragged.mask)
     for places, rows in zip(static.out_arenas if is_list else static.out_arenas[0], plan.out_rows, strict=True):

@@ -72,7 +72,7 @@ class CutCell:
         saved_avals: the avals of the values that the forward pass saves.
         tapped: the weight uses whose output cotangents the backward pass stores.
         tap_avals: the avals of the float outputs of these weight uses.
-        saved_place: for each of these outputs, the index of the saved value that its cotangent replaces, or None.
+        saved_ids: for each of these outputs, the index of the saved value that its cotangent replaces, or None.
         stored_rows: the rows that these weight uses read and that are not operands of the cell.
     """
 
@@ -113,7 +113,7 @@ class CutCell:
         read = dict.fromkeys(v for use in self.tapped for v in use.rows)
         self.stored_rows = [v for v in read if v not in self.row_vars]
         behind = self._saved_behind(self.stored_rows)
-        self.saved_place = [saved.index(v) if v in saved and v not in behind else None for v in taps]
+        self.saved_ids = [saved.index(v) if v in saved and v not in behind else None for v in taps]
 
     def _saved_behind(self, some: Sequence[Any]) -> set[Any]:
         """Returns the saved values that some variables depend on.
@@ -131,9 +131,9 @@ class CutCell:
 
     def _passed_on(self, var: Any) -> Any:
         """Returns a variable for an output that depends only on shared operands: a weight use without equations."""
-        made = compat.Var(var.aval)
-        self.program.append(WeightUse(rows=(), shared=(var,), outputs=(made,), equations=(), is_saved=False))
-        return made
+        copy = compat.Var(var.aval)
+        self.program.append(WeightUse(rows=(), shared=(var,), outputs=(copy,), equations=(), is_saved=False))
+        return copy
 
     def prologue(self, shared: Sequence[Any]) -> list[Any]:
         """Computes the shared values that the loop reads from the cell's shared operands."""
@@ -237,9 +237,11 @@ def _tap(use: WeightUse, run: Any, rows: list[Any], shared: list[Any], values: l
         rows, shared = residuals
 
         def floats(float_rows: list[Any]) -> list[Any]:
-            given = iter(float_rows)
-            made = run([next(given) if flow else row for flow, row in zip(flows, rows, strict=True)], shared)
-            return [value for value, var in zip(made, use.outputs, strict=True) if is_float(var.aval)]
+            floats_of_rows = iter(float_rows)
+            results = run(
+                [next(floats_of_rows) if flow else row for flow, row in zip(flows, rows, strict=True)], shared
+            )
+            return [value for value, var in zip(results, use.outputs, strict=True) if is_float(var.aval)]
 
         _, pull = jax.vjp(floats, [row for flow, row in zip(flows, rows, strict=True) if flow])
         d_rows = iter(pull(cotangents)[0])
@@ -324,8 +326,8 @@ def _join(equations: Sequence[Any], shared: set[Any], rows: Sequence[Any], out_a
 
 
 def _make_use(equations: Sequence[Any], shared: set[Any]) -> WeightUse:
-    made = {var for eqn in equations for var in eqn.outvars}
-    read = dict.fromkeys(a for eqn in equations for a in eqn.invars if _is_var(a) and a not in made)
+    computed = {var for eqn in equations for var in eqn.outvars}
+    read = dict.fromkeys(a for eqn in equations for a in eqn.invars if _is_var(a) and a not in computed)
     return WeightUse(
         rows=tuple(v for v in read if v not in shared),
         shared=tuple(v for v in read if v in shared),

@@ -91,7 +91,7 @@ def _alike(groups: "list[Group]") -> "list[Group]":
     return [
         group
         for at, group in enumerate(groups)
-        if not group.source.is_bare or any(names[at] & other for place, other in enumerate(names) if place != at)
+        if not group.source.is_bare or any(names[at] & other for i, other in enumerate(names) if i != at)
     ]
 
 
@@ -99,8 +99,8 @@ def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...],
     """Returns, by the kinds of a type, its difference from the other types of its function."""
     told: dict[tuple[int, ...], list[str]] = {}
     for members in _families([group for group in groups if group.calls != 0]).values():
-        for one, other, (_, what, sides, _) in _compared(members, static):
-            for group, side in ((one, sides[0]), (other, sides[1])):
+        for first, second, (_, what, sides, _) in _compared(members, static):
+            for group, side in ((first, sides[0]), (second, sides[1])):
                 of_group = told.setdefault(group.kinds, [])
                 if (text := what.format(side)) not in of_group:
                     of_group.append(text)
@@ -115,8 +115,8 @@ def _compared(members: "Sequence[Group]", static: Any) -> "Iterator[tuple[Group,
     for other in members[1:]:
         # Compare types with the same operations first: their difference says more than the fact that operations differ.
         nearest = alike.setdefault(_operation_names(other), other)
-        one = first if nearest is other else nearest
-        yield one, other, find_difference(one, other, static)
+        base = first if nearest is other else nearest
+        yield base, other, find_difference(base, other, static)
 
 
 def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
@@ -140,36 +140,38 @@ def _listed(sides: Sequence[str]) -> str:
     return " and ".join([*([", ".join(sides[:-1])] if sides[:-1] else []), sides[-1]])
 
 
-def find_difference(one: "Group", other: "Group", static: Any) -> Difference:
+def find_difference(first: "Group", second: "Group", static: Any) -> Difference:
     """Returns the first difference between two cells of one function."""
-    where = one.source.where
-    stacked = _of_stacks(one.source.operations, other.source.operations)
+    where = first.source.where
+    stacked = _of_stacks(first.source.operations, second.source.operations)
     if stacked is not None:
         return stacked
-    for mine, theirs in zip(one.source.operations, other.source.operations, strict=False):
+    for mine, theirs in zip(first.source.operations, second.source.operations, strict=False):
         found = _of_operations(mine, theirs)
         if found is not None:
             return found
-    lengths = len(one.source.operations), len(other.source.operations)
+    lengths = len(first.source.operations), len(second.source.operations)
     if lengths[0] != lengths[1]:
         return Difference(
             where, "it runs {} operations", (str(lengths[0]), str(lengths[1])),
             "A loop or a branch of Python inside it differs from call to call: decorate what the loop repeats, so that "
             "each turn is a call of its own",
         )  # fmt: skip
-    for mine, theirs in zip(one.cell.cell.in_avals, other.cell.cell.in_avals, strict=False):
+    for mine, theirs in zip(first.cell.cell.in_avals, second.cell.cell.in_avals, strict=False):
         found = _of_operands(where, "an argument", Operand(mine), Operand(theirs))
         if found is not None:
             return found
-    return _of_bindings(one, other, static)
+    return _of_bindings(first, second, static)
 
 
-def _of_stacks(one: Sequence[Operation], other: Sequence[Operation]) -> Difference | None:
+def _of_stacks(first: Sequence[Operation], second: Sequence[Operation]) -> Difference | None:
     """Returns the first difference in the number of values of a stack, or None. Stacks of a softmax are named so."""
-    stacks = [[operation for operation in some if operation.name == "stack"] for some in (one, other)]
+    stacks = [[operation for operation in some if operation.name == "stack"] for some in (first, second)]
     for mine, theirs in zip(*stacks, strict=False):
         if len(mine.operands) != len(theirs.operands):
-            softmax = next((operation for operation in one if operation.name in ("exp", "softmax", "logsumexp")), None)
+            softmax = next(
+                (operation for operation in first if operation.name in ("exp", "softmax", "logsumexp")), None
+            )
             return Difference(
                 mine.where if softmax is None else softmax.where,
                 f"{'a stack' if softmax is None else 'a softmax of a stack'} has {{}} values",
@@ -184,43 +186,43 @@ _SEGMENT = (
 )
 
 
-def _of_operations(one: Operation, other: Operation) -> Difference | None:
-    if one.name == other.name and len(one.operands) != len(other.operands):
+def _of_operations(first: Operation, second: Operation) -> Difference | None:
+    if first.name == second.name and len(first.operands) != len(second.operands):
         return Difference(
-            one.where, f"`{one.name}` gets {{}} values", (str(len(one.operands)), str(len(other.operands))),
+            first.where, f"`{first.name}` gets {{}} values", (str(len(first.operands)), str(len(second.operands))),
             "Sums, means, maxima and minima of a list are one type for every length, and so are softmax and attention "
             "by `jitbatch.segment`; what else is done with a list is a type for each: decorate what is done with one "
             "element",
         )  # fmt: skip
-    if one.name != other.name:
+    if first.name != second.name:
         return Difference(
-            one.where, "it runs {}", (f"`{one.name}`", f"`{other.name}`"),
+            first.where, "it runs {}", (f"`{first.name}`", f"`{second.name}`"),
             "Python's control flow takes different ways (structure, shapes or Static values), and only calls that run "
             "the same operations are batched: give each way a decorated function of its own, or use jnp.where",
         )  # fmt: skip
-    for mine, theirs in zip(one.operands, other.operands, strict=True):
-        found = _of_operands(one.where, f"`{one.name}`", mine, theirs)
+    for mine, theirs in zip(first.operands, second.operands, strict=True):
+        found = _of_operands(first.where, f"`{first.name}`", mine, theirs)
         if found is not None:
             return found
-    for key in one.params.keys() & other.params.keys():
-        if param_key(one.params[key]) != param_key(other.params[key]):
-            sides = _short(one.params[key]), _short(other.params[key])
+    for key in first.params.keys() & second.params.keys():
+        if param_key(first.params[key]) != param_key(second.params[key]):
+            sides = _short(first.params[key]), _short(second.params[key])
             if key == "index":
                 return Difference(
-                    one.where, "an index into a computed array is {}", sides,
+                    first.where, "an index into a computed array is {}", sides,
                     "An index that is a Python number is part of what is computed: use lax.dynamic_index_in_dim, or "
                     "pass it as an argument",
                 )  # fmt: skip
             return Difference(
-                one.where, f"`{one.name}` has {key}={{}}", sides,
+                first.where, f"`{first.name}` has {key}={{}}", sides,
                 "Options of an operation are part of what is computed: use the same ones, or give each a decorated "
                 "function of its own",
             )  # fmt: skip
     return None
 
 
-def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Difference | None:
-    a, b = one.aval, other.aval
+def _of_operands(where: str, what: str, first: Operand, second: Operand) -> Difference | None:
+    a, b = first.aval, second.aval
     if a.dtype != b.dtype:
         return Difference(
             where, f"called with several dtypes, {what} has {{}}", (str(a.dtype), str(b.dtype)),
@@ -238,10 +240,10 @@ def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Differe
             where, f"called with {{}}, which promote differently in {what}", sides,
             "Make it an array in all calls, with jnp.asarray(x, dtype)",
         )  # fmt: skip
-    if one.constant is not None and other.constant is not None and not _equal(one.constant, other.constant):
+    if first.constant is not None and second.constant is not None and not _equal(first.constant, second.constant):
         if not a.shape:
             return Difference(
-                where, f"a Python number in {what} is {{}}", (_short(one.constant), _short(other.constant)),
+                where, f"a Python number in {what} is {{}}", (_short(first.constant), _short(second.constant)),
                 "A number that is given to a function is part of what is computed, unlike one that an operator "
                 "combines with a value (x * n): use an operator, or pass it as an argument of a decorated function",
             )  # fmt: skip
@@ -252,10 +254,10 @@ def _of_operands(where: str, what: str, one: Operand, other: Operand) -> Differe
     return None
 
 
-def _of_bindings(one: "Group", other: "Group", static: Any) -> Difference:
+def _of_bindings(first: "Group", second: "Group", static: Any) -> Difference:
     """Returns the difference between two types of one cell: the shared values that they are bound to."""
-    where, tables = one.source.where, static.tables
-    for mine, theirs in zip(one.cell.binding, other.cell.binding, strict=False):
+    where, tables = first.source.where, static.tables
+    for mine, theirs in zip(first.cell.binding, second.cell.binding, strict=False):
         if mine != theirs and ROW not in (mine, theirs):
             entries = tables.shared[mine], tables.shared[theirs]
             if all(isinstance(entry, SharedLeaf) for entry in entries):
@@ -268,7 +270,7 @@ def _of_bindings(one: "Group", other: "Group", static: Any) -> Difference:
                 )  # fmt: skip
             if all(isinstance(entry, SharedArray) for entry in entries):
                 return Difference(
-                    _line_of_constant(one, tables.classes[tables.shared_class[mine]].shape) or where,
+                    _line_of_constant(first, tables.classes[tables.shared_class[mine]].shape) or where,
                     "a constant array that it closes over differs from call to call", ("", ""),
                     "An array that is closed over is part of what is computed: pass it as an argument",
                 )  # fmt: skip
@@ -324,8 +326,8 @@ def _of_width(cell: CellReport, samples: int) -> Iterator[Advice]:
     )
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return array_key(np.asarray(one)) == array_key(np.asarray(other))
+def _equal(first: Any, second: Any) -> bool:
+    return array_key(np.asarray(first)) == array_key(np.asarray(second))
 
 
 def _short(value: Any) -> str:

@@ -91,17 +91,17 @@ def check(
     Raises:
         CheckError: a difference is larger than allowed.
     """
-    floats = [number for number, leaf in enumerate(shared_leaves) if compat.is_float(jnp.asarray(leaf))]
+    floats = [leaf_id for leaf_id, leaf in enumerate(shared_leaves) if compat.is_float(jnp.asarray(leaf))]
 
     def with_gradients(run: Callable[[Sequence[Any]], list[Any]]) -> tuple[list[Any], list[Any]]:
         def total(values: list[Any]) -> tuple[Any, list[Any]]:
             leaves = list(shared_leaves)
-            for number, value in zip(floats, values, strict=True):
-                leaves[number] = value
+            for leaf_id, value in zip(floats, values, strict=True):
+                leaves[leaf_id] = value
             results = run(leaves)
             return _projection(results), results
 
-        gradients, results = jax.grad(total, has_aux=True)([jnp.asarray(shared_leaves[number]) for number in floats])
+        gradients, results = jax.grad(total, has_aux=True)([jnp.asarray(shared_leaves[leaf_id]) for leaf_id in floats])
         return results, gradients
 
     got, got_gradients = with_gradients(batched)
@@ -109,7 +109,7 @@ def check(
     _, wanted_gradients = with_gradients(loop)
     compare = partial(_difference, tolerance=tolerance, shortest=shortest)
     values = _worst_value(got, wanted, compare)
-    places = [names[number] for number in floats]
+    places = [names[leaf_id] for leaf_id in floats]
     gradients = _worst(zip(places, got_gradients, wanted_gradients, strict=True), compare)
     computed_in = _decisive(shortest, [*jax.tree.leaves(wanted), *wanted_gradients]) if tolerance is None else ""
     result = Check(function, len(wanted), values, gradients, computed_in)
@@ -137,7 +137,7 @@ def shortest_float(jaxprs: Iterable[Any]) -> Any:
 
 def _decisive(shortest: Any, leaves: Sequence[Any]) -> str:
     """Returns the name of the dtype `shortest` if it is shorter than the dtype of some of these leaves, else ""."""
-    floats = [one.dtype for one in map(jnp.asarray, leaves) if compat.is_float(one)]
+    floats = [array.dtype for array in map(jnp.asarray, leaves) if compat.is_float(array)]
     is_shorter = shortest is not None and any(_real_bytes(shortest) < _real_bytes(dtype) for dtype in floats)
     return str(shortest) if is_shorter else ""
 
@@ -145,20 +145,20 @@ def _decisive(shortest: Any, leaves: Sequence[Any]) -> str:
 def _projection(results: list[Any]) -> Any:
     """Returns a weighted sum of all floats in the results, each with a different weight."""
     total: Any = jnp.float32(0)
-    for number, leaf in enumerate(jax.tree.leaves(results)):
+    for leaf_id, leaf in enumerate(jax.tree.leaves(results)):
         leaf = jnp.asarray(leaf)
         if compat.is_float(leaf):
-            weights = np.cos(1 + number + np.arange(leaf.size)).reshape(leaf.shape)
+            weights = np.cos(1 + leaf_id + np.arange(leaf.size)).reshape(leaf.shape)
             total = total + jnp.sum(leaf.astype(jnp.result_type(leaf, jnp.float32)) * weights.astype(np.float32))
     return total
 
 
 def _worst_value(got: list[Any], wanted: list[Any], compare: Callable[..., Difference]) -> Difference:
     pairs = []
-    for sample, (one, other) in enumerate(zip(got, wanted, strict=True)):
-        if jax.tree.structure(one) != jax.tree.structure(other):
+    for sample, (got_result, wanted_result) in enumerate(zip(got, wanted, strict=True)):
+        if jax.tree.structure(got_result) != jax.tree.structure(wanted_result):
             return Difference(1.0, 1.0, f"sample {sample}, whose results have different trees")
-        paths, leaves = jax.tree_util.tree_flatten_with_path(other)[0], jax.tree.leaves(one)
+        paths, leaves = jax.tree_util.tree_flatten_with_path(wanted_result)[0], jax.tree.leaves(got_result)
         for (path, theirs), mine in zip(paths, leaves, strict=True):
             pairs.append((f"sample {sample}, result{jax.tree_util.keystr(path)}", mine, theirs))
     return _worst(pairs, compare)
@@ -167,7 +167,7 @@ def _worst_value(got: list[Any], wanted: list[Any], compare: Callable[..., Diffe
 def _worst(pairs: Any, compare: Callable[..., Difference]) -> Difference:
     """Returns the difference with the largest ratio to its allowed difference."""
     found = [compare(*pair) for pair in pairs]
-    return max(found, key=lambda one: one.relative / (one.allowed or 1e-30), default=Difference())
+    return max(found, key=lambda difference: difference.relative / (difference.allowed or 1e-30), default=Difference())
 
 
 def _difference(where: str, mine: Any, theirs: Any, *, tolerance: float | None, shortest: Any) -> Difference:

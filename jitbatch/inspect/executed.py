@@ -108,30 +108,30 @@ class Executed:
         phase = np.array([column.phase for column in self.columns], np.int64)[column]
         loops = {column.phase for column in self.columns if column.round is not None}
         steps = 0
-        for number in {column.phase for column in self.columns}:
-            nodes = np.flatnonzero(phase == number)
-            steps += _count(policy, self._problem_of(nodes)) if number in loops else len(set(self.node_type[nodes]))
+        for phase_id in {column.phase for column in self.columns}:
+            nodes = np.flatnonzero(phase == phase_id)
+            steps += _count(policy, self._problem_of(nodes)) if phase_id in loops else len(set(self.node_type[nodes]))
         return steps
 
     def _problem_of(self, nodes: np.ndarray) -> Problem:
         """Returns the scheduling problem of some nodes. What they read of other nodes is known before they run."""
-        place = np.full(len(self.node_type), -1, np.int64)
-        place[nodes] = np.arange(len(nodes))
-        inside = (place[self.reader] >= 0) & (place[self.read] >= 0)
+        position_of = np.full(len(self.node_type), -1, np.int64)
+        position_of[nodes] = np.arange(len(nodes))
+        inside = (position_of[self.reader] >= 0) & (position_of[self.read] >= 0)
         level = np.zeros(len(nodes), np.int64)
-        for number, node in enumerate(nodes):
-            read = place[self.reads[node]]
+        for position, node in enumerate(nodes):
+            read = position_of[self.reads[node]]
             if (read >= 0).any():
-                level[number] = level[read[read >= 0]].max() + 1
+                level[position] = level[read[read >= 0]].max() + 1
         _, types = np.unique(self.node_type[nodes], return_inverse=True)
-        return Problem(types.astype(np.int64), level, place[self.reader[inside]], place[self.read[inside]])
+        return Problem(types.astype(np.int64), level, position_of[self.reader[inside]], position_of[self.read[inside]])
 
     @cached_property
     def least_steps(self) -> list[int]:
         """The least number of steps of any schedule, for each type (see `ir/ranks`)."""
         problem = self.problem
         rank = find_ranks(self.node_type, problem.level, problem.reader, problem.read)
-        return [int(rank[self.node_type == number].max(initial=-1)) + 1 for number in range(len(self.kinds))]
+        return [int(rank[self.node_type == type_id].max(initial=-1)) + 1 for type_id in range(len(self.kinds))]
 
 
 def _count(policy: Policy, problem: Problem) -> int:
@@ -175,16 +175,16 @@ def read_back(plan: Plan) -> Executed:
 def _outputs(plan: Plan, made_by: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
     """Yields, for each sample, the nodes that compute its outputs."""
     static = plan.static
-    rows = [np.asarray(own) for own in plan.out_rows]
+    rows = [np.asarray(out_rows) for out_rows in plan.out_rows]
     if static.out == "list":
-        for places, own in zip(static.out_arenas, rows, strict=True):
-            yield np.array([made_by[place][row] for place, row in zip(places, own, strict=True)], np.int64)
+        for arenas, out_rows in zip(static.out_arenas, rows, strict=True):
+            yield np.array([made_by[arena][row] for arena, row in zip(arenas, out_rows, strict=True)], np.int64)
         return
-    nodes = [made_by[place][own] for place, own in zip(static.out_arenas[0], rows, strict=True)]
+    nodes = [made_by[arena][out_rows] for arena, out_rows in zip(static.out_arenas[0], rows, strict=True)]
     if plan.ragged is None:
         yield from np.stack(nodes, axis=1) if nodes else []
         return
     ragged = plan.ragged
     sample = np.where(np.asarray(ragged.mask), np.asarray(ragged.sample), -1)
-    for number in range(len(ragged.outline)):
-        yield np.concatenate([own[sample == number] for own in nodes])
+    for sample_id in range(len(ragged.outline)):
+        yield np.concatenate([arena_nodes[sample == sample_id] for arena_nodes in nodes])

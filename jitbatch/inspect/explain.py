@@ -85,14 +85,14 @@ def explain_plan(
         step_list=tuple(
             StepReport(
                 *part_of[step.type],
-                executed.step_numbers[number],
+                executed.step_numbers[step_id],
                 step.column,
                 step.count,
                 step.width,
-                users[number],
-                step_seconds[number],
+                users[step_id],
+                step_seconds[step_id],
             )
-            for number, step in enumerate(executed.steps)
+            for step_id, step in enumerate(executed.steps)
         ),
         sample=drawn,
         sample_nodes=_drawing(executed, of_sample[drawn] if of_sample else [], part_of),
@@ -130,10 +130,10 @@ def _explain_each(plan: Plan, times: Times) -> Report:
     structures = Counter(plan.static.program.samples)  # type: ignore[union-attr]
     name, where = describe_source(plan.static.owner.__wrapped__)
     cells, steps = [], []
-    for number, count in enumerate(structures.values()):
+    for structure_id, count in enumerate(structures.values()):
         part = PartReport("", count, count, count, 1, 1.0, 1, 0.0, 0, 0, 0.0, count / plan.summary.samples, 0.0)
-        cells.append(CellReport(f"{name} (structure {number})", where, "", count, (part,)))
-        steps += [StepReport(number, 0, number, 0, 1, 1, 1, 0.0)] * count
+        cells.append(CellReport(f"{name} (structure {structure_id})", where, "", count, (part,)))
+        steps += [StepReport(structure_id, 0, structure_id, 0, 1, 1, 1, 0.0)] * count
     return _report(
         plan, operations=None, lower_bound=1, rows=len(steps), padded_rows=len(steps), cells=tuple(cells),
         columns=(ColumnReport(0, None),), step_list=tuple(steps), sample=0, sample_nodes=(), policy="none", times=times,
@@ -153,20 +153,20 @@ def find_groups(plan: Plan) -> list[Group]:
     for graph in plan.graphs:
         called.update(graph.kind.tolist())
     by_parts: dict[tuple[int, ...], list[int]] = {}
-    for number in types.profile.kinds:
-        by_parts.setdefault(tuple(part.kind for part in types.recipes[number].parts), []).append(number)
+    for kind_id in types.profile.kinds:
+        by_parts.setdefault(tuple(part.kind for part in types.recipes[kind_id].parts), []).append(kind_id)
     groups = []
     for kinds in by_parts.values():
         recipe = types.recipes[kinds[0]]
         whole = len(recipe.parts) == 1
         parts = [("" if whole else part.name.rstrip("0123456789"), tables.kinds[part.kind]) for part in recipe.parts]
-        first = max(kinds, key=lambda number: called[number])
+        first = max(kinds, key=lambda kind_id: called[kind_id])
         groups.append(
             Group(
                 kinds=tuple(kinds),
                 cell=tables.kinds[first],
                 source=tables.sources.of(tables.kinds[first].cell),
-                calls=sum(called[number] for number in kinds) if plan.graphs else None,
+                calls=sum(called[kind_id] for kind_id in kinds) if plan.graphs else None,
                 parts=tuple(parts),
             )
         )
@@ -182,24 +182,24 @@ def _cells(
 ) -> tuple[tuple[CellReport, ...], dict[int, tuple[int, int]]]:
     """Returns the reports of the cells, and for each running type the indices of its cell and part."""
     running = {step.type for step in executed.steps}  # a plan may have room for types that its batch does not use
-    type_of = {kind: number for number, kind in enumerate(executed.kinds) if number in running}
+    type_of = {kind: type_id for type_id, kind in enumerate(executed.kinds) if type_id in running}
     taken: set[int] = set()
     found: list[tuple[CellReport, list[int]]] = []
     total = sum(step_seconds) or 1.0
     for group in groups:
-        own = [(name, kind, type_of[kind]) for name, kind in group.parts if kind in type_of]
-        own = [part for part in own if part[2] not in taken]  # equal hoists of two cells are one type
-        taken.update(number for *_, number in own)
+        typed = [(name, kind, type_of[kind]) for name, kind in group.parts if kind in type_of]
+        typed = [part for part in typed if part[2] not in taken]  # equal hoists of two cells are one type
+        taken.update(type_id for *_, type_id in typed)
         parts = tuple(
-            _part(name, kind, number, executed, step_seconds, total, compile_seconds[number])
-            for name, kind, number in own
+            _part(name, kind, type_id, executed, step_seconds, total, compile_seconds[type_id])
+            for name, kind, type_id in typed
         )
         if parts:
             source, told = group.source, differs.get(group.kinds, "")
             cell = CellReport(source.name, source.where, group.cell.shapes, group.calls, parts, told)
-            found.append((cell, [number for *_, number in own]))
-    found.sort(key=lambda one: (-one[0].compile, -one[0].share))
-    part_of = {number: (c, p) for c, (_, numbers) in enumerate(found) for p, number in enumerate(numbers)}
+            found.append((cell, [type_id for *_, type_id in typed]))
+    found.sort(key=lambda entry: (-entry[0].compile, -entry[0].share))
+    part_of = {type_id: (c, p) for c, (_, type_ids) in enumerate(found) for p, type_id in enumerate(type_ids)}
     return tuple(cell for cell, _ in found), part_of
 
 
@@ -216,10 +216,10 @@ def _numbered(cells: Sequence[CellReport]) -> tuple[CellReport, ...]:
 
 
 def _part(
-    name: str, kind: Kind, number: int, executed: Executed, step_seconds: Sequence[float], total: float,
+    name: str, kind: Kind, type_id: int, executed: Executed, step_seconds: Sequence[float], total: float,
     compile_seconds: float,
 ) -> PartReport:  # fmt: skip
-    steps = [(step, at) for step, at in zip(executed.steps, step_seconds, strict=True) if step.type == number]
+    steps = [(step, at) for step, at in zip(executed.steps, step_seconds, strict=True) if step.type == type_id]
     counts: Counter[int] = Counter()  # nodes of each step; a step may have several launches
     for step, _ in steps:
         counts[step.column] += step.count
@@ -230,7 +230,7 @@ def _part(
         distinct=distinct,
         steps=len(counts),
         launches=len(steps),
-        least_steps=executed.least_steps[number],
+        least_steps=executed.least_steps[type_id],
         mean_width=distinct / len(counts),
         smallest_width=min(counts.values()),
         padding=1 - distinct / sum(step.width for step, _ in steps),
@@ -248,13 +248,13 @@ def _compile_seconds(
     """Returns the compile time of each running type in all its widths, measured or estimated from its equations."""
     costs = known_costs()
     found: dict[int, float] = {}
-    for number, width in {(step.type, step.width) for step in executed.steps}:
-        kind = executed.kinds[number]
+    for type_id, width in {(step.type, step.width) for step in executed.steps}:
+        kind = executed.kinds[type_id]
         if measured is not None and (kind, width) in measured:
-            one = measured[kind, width].compile
+            seconds = measured[kind, width].compile
         else:
-            one = len(kind.cell.jaxpr.eqns) * costs.equation + (0 if is_fused else costs.program)
-        found[number] = found.get(number, 0.0) + one
+            seconds = len(kind.cell.jaxpr.eqns) * costs.equation + (0 if is_fused else costs.program)
+        found[type_id] = found.get(type_id, 0.0) + seconds
     return found
 
 
@@ -277,19 +277,19 @@ def _operations(groups: Sequence[Group], plan: Plan) -> int | None:
 
 def _choose(of_sample: Sequence[Sequence[int]]) -> int:
     sizes = [len(nodes) for nodes in of_sample]
-    fitting = [number for number, size in enumerate(sizes) if size <= DRAWN]
+    fitting = [sample_id for sample_id, size in enumerate(sizes) if size <= DRAWN]
     if fitting:
-        return max(fitting, key=lambda number: sizes[number])
+        return max(fitting, key=lambda sample_id: sizes[sample_id])
     return int(np.argmin(sizes)) if sizes else 0
 
 
 def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[int, int]]) -> tuple[NodeReport, ...]:
-    place = {node: position for position, node in enumerate(nodes)}
+    position_of = {node: position for position, node in enumerate(nodes)}
     return tuple(
         NodeReport(
             *part_of[int(executed.node_type[node])],
             executed.step_numbers[executed.node_step[node]],
-            tuple(place[read] for read in executed.reads[node].tolist()),
+            tuple(position_of[read] for read in executed.reads[node].tolist()),
         )
         for node in nodes
     )

@@ -41,13 +41,13 @@ def lanes_of(report: "Report") -> tuple[list[str], list[int]]:
     """Returns the names of the lanes of the drawings, and the lane of each cell."""
     if len(report.cells) <= CELLS:
         return [cell.name for cell in report.cells], list(range(len(report.cells)))
-    lane: dict[tuple[str, str], int] = {}
-    of_cell = [lane.setdefault((cell.function, cell.where), len(lane)) for cell in report.cells]
+    lane_of: dict[tuple[str, str], int] = {}
+    of_cell = [lane_of.setdefault((cell.function, cell.where), len(lane_of)) for cell in report.cells]
     types = Counter(of_cell)
-    names = [name if types[n] == 1 else f"{name} ({types[n]} types)" for n, (name, _) in enumerate(lane)]
+    names = [name if types[n] == 1 else f"{name} ({types[n]} types)" for n, (name, _) in enumerate(lane_of)]
     if len(names) > LANES:
         names = [*names[: LANES - 1], f"{len(names) - LANES + 1} other functions"]
-    return names, [min(one, LANES - 1) for one in of_cell]
+    return names, [min(lane, LANES - 1) for lane in of_cell]
 
 
 def table_html(report: "Report") -> str:
@@ -97,7 +97,7 @@ def page(report: "Report") -> str:
 def _template() -> str:
     """Returns the template with its colours, and with a policy that allows only its own style and script."""
     text = (resources.files("jitbatch") / _TEMPLATE).read_text(encoding="utf-8")
-    rules = "\n".join(f".c{number} {{ background: {one}; }}" for number, one in enumerate(COLOURS))
+    rules = "\n".join(f".c{lane} {{ background: {code}; }}" for lane, code in enumerate(COLOURS))
     text = text.replace("{{colours}}", rules)
     policy = (
         f"default-src 'none'; script-src {_hash_of('script', text)}; style-src {_hash_of('style', text)}; "
@@ -136,7 +136,7 @@ def _data(report: "Report") -> dict[str, Any]:
         for cell, lane in zip(report.cells, lanes, strict=True)
     ]
     return {
-        "lanes": [{"name": name, "colour": colour(number)} for number, name in enumerate(names)],
+        "lanes": [{"name": name, "colour": colour(lane)} for lane, name in enumerate(names)],
         "cells": cells,
         "columns": [dataclasses.asdict(column) for column in report.columns],
         "launches": [dataclasses.asdict(step) for step in report.step_list],
@@ -157,14 +157,14 @@ def _tiles(report: "Report") -> str:
             "run" if report.times.run else "executor",
         ),
     ]
-    return "".join(f"<div class=tile><dt>{escape(name)}</dt><dd>{escape(number)}</dd></div>" for number, name in tiles)
+    return "".join(f"<div class=tile><dt>{escape(name)}</dt><dd>{escape(figure)}</dd></div>" for figure, name in tiles)
 
 
 def _legend(report: "Report") -> str:
     names, _ = lanes_of(report)
     return "".join(
-        f"<li class=key data-lane={number}><i class={_colour_class(number)}></i>{escape(name)}</li>"
-        for number, name in enumerate(names)
+        f"<li class=key data-lane={lane}><i class={_colour_class(lane)}></i>{escape(name)}</li>"
+        for lane, name in enumerate(names)
     )
 
 
@@ -205,8 +205,8 @@ def _advice(report: "Report") -> str:
     places = short_paths([report.where, *(advice.where for advice in report.advice if advice.where)])
     items = ""
     for advice in report.advice:
-        place = f"<small>{escape(places[advice.where])}</small>" if advice.where else ""
-        code = f"<pre>{place}<code>{escape(advice.code)}</code></pre>" if place else ""
+        where = f"<small>{escape(places[advice.where])}</small>" if advice.where else ""
+        code = f"<pre>{where}<code>{escape(advice.code)}</code></pre>" if where else ""
         items += f"<li>{_marked(advice.text)}{code}</li>"
     return f"<ol>{items}</ol>"
 
@@ -214,4 +214,4 @@ def _advice(report: "Report") -> str:
 def _marked(text: str) -> str:
     """Returns text as HTML, with backquoted parts as `<code>`."""
     pieces = escape(text).split("`")
-    return "".join(f"<code>{piece}</code>" if number % 2 else piece for number, piece in enumerate(pieces))
+    return "".join(f"<code>{piece}</code>" if piece_id % 2 else piece for piece_id, piece in enumerate(pieces))

@@ -176,8 +176,8 @@ class Advice:
     @property
     def code(self) -> str:
         """The user's own line, "" if its file cannot be read. The line of a decorated function is its `def`."""
-        file, _, number = self.where.rpartition(":")
-        lines = linecache.getlines(file)[int(number) - 1 :] if number.isdecimal() else []
+        file, _, line_number = self.where.rpartition(":")
+        lines = linecache.getlines(file)[int(line_number) - 1 :] if line_number.isdecimal() else []
         return next((line.strip() for line in lines if not line.lstrip().startswith("@")), "")
 
     def __str__(self) -> str:

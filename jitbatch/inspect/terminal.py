@@ -127,8 +127,8 @@ def _types(report: "Report") -> list[str]:
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    for place, (text, width) in enumerate(zip(row, widths, strict=True)):
-        yield text.ljust(width) if place < 2 else text.rjust(width)
+    for column, (text, width) in enumerate(zip(row, widths, strict=True)):
+        yield text.ljust(width) if column < 2 else text.rjust(width)
 
 
 def _cut(text: str, width: int, end: bool = False) -> str:

@@ -170,6 +170,15 @@ def _has_custom_vjp(jaxpr: Any) -> bool:
     )
 
 
+def _may_hang_or_call(jaxpr: Any) -> bool:
+    """Whether a jaxpr calls Python, or has a loop that may never end."""
+    return any(
+        equation.primitive.name in ("while", "pure_callback", "ffi_call")
+        or any(map(_may_hang_or_call, compat.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
 class Cell:
     """A cell type: fixed work on arrays, as a closed jaxpr without constants.
 
@@ -214,6 +223,11 @@ class Cell:
         """Whether calls with equal operands may be merged into one call. Not for a cell with a `jax.custom_vjp` rule:
         the rule need not be linear (clipped gradients), so it must see the cotangent of each call, not their sum."""
         return not self.has_effects and not _has_custom_vjp(self.jaxpr.jaxpr)
+
+    @cached_property
+    def may_run_in_vain(self) -> bool:
+        """Whether it may run on values that no sample has: it calls no Python, and ends for all values."""
+        return not self.has_effects and not _may_hang_or_call(self.jaxpr.jaxpr)
 
     @property
     def body(self) -> Key:

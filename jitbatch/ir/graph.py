@@ -83,12 +83,12 @@ class Graph:
     @cached_property
     def kind_sizes(self) -> np.ndarray:
         """int [2, kinds present]; the number of nodes of each kind, and its number of ranks (see `ir/ranks`)."""
-        present, kind, counts = np.unique(self.kind, return_inverse=True, return_counts=True)
+        present, kind_index, counts = np.unique(self.kind, return_inverse=True, return_counts=True)
         read = self.producer[self.operands]
         reader = np.repeat(np.arange(self.node_count), np.diff(self.operand_start))
-        rank = find_ranks(kind, self.level, reader[read >= 0], read[read >= 0])
+        rank = find_ranks(kind_index, self.level, reader[read >= 0], read[read >= 0])
         ranks = np.zeros(len(present), np.int64)
-        np.maximum.at(ranks, kind, rank + 1)
+        np.maximum.at(ranks, kind_index, rank + 1)
         return np.stack([counts, ranks])
 
     @cached_property
@@ -111,8 +111,12 @@ class Graph:
         check(len(self.operand_start) == nodes + 1, "one entry a node")
         check(self.operand_start[0] == 0 and self.operand_start[-1] == len(self.operands), "operands are covered")
         check(np.all((self.kind >= 0) & (self.kind < len(tables.kinds))), "kinds exist")
-        given, made = len(self.inputs) + len(self.shared_rows), [len(tables.kind_classes[kind]) for kind in self.kind]
-        check(self.node_values.tolist() == list(itertools.accumulate(made, initial=given)), "values are those of nodes")
+        inputs = len(self.inputs) + len(self.shared_rows)
+        outputs = [len(tables.kind_classes[kind]) for kind in self.kind]
+        check(
+            self.node_values.tolist() == list(itertools.accumulate(outputs, initial=inputs)),
+            "values are those of nodes",
+        )
         check(len(self.value_class) == self.node_values[-1], "every value has a class")
         check(np.all((self.shared_rows >= 0) & (self.shared_rows < len(tables.shared))), "shared rows exist")
         check(np.all((self.outputs >= 0) & (self.outputs < len(self.value_class))), "outputs are values")
@@ -129,8 +133,8 @@ class Graph:
             wanted = [tables.class_of(kind.cell.in_avals[slot]) for slot in slots]
             wanted *= len(reads) if kind.is_variadic else 1
             check(list(self.value_class[reads]) == wanted, f"node {node} reads values of the right classes")
-            made = self.value_class[self.node_values[node] : self.node_values[node + 1]]
-            check(tuple(made) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
+            classes = self.value_class[self.node_values[node] : self.node_values[node + 1]]
+            check(tuple(classes) == tables.kind_classes[self.kind[node]], f"node {node} makes the values of its kind")
             makers = self.producer[reads].tolist()
             above = max([int(self.level[by]) + 1 for by in makers if by >= 0], default=0)
             check(self.level[node] == above, f"node {node} is one level above what it reads")
@@ -158,7 +162,7 @@ class Graph:
             args = [name(next(reads)) if bound == ROW else f"shared{bound}" for bound in kind.binding]
             args += map(name, reads)
             outs = range(self.node_values[node], self.node_values[node + 1])
-            made = ", ".join(f"v{v}:{self.tables.classes[self.value_class[v]]}" for v in outs)
-            lines.append(f"  {made} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
+            outputs = ", ".join(f"v{v}:{self.tables.classes[self.value_class[v]]}" for v in outs)
+            lines.append(f"  {outputs} = {kind.cell.name}({', '.join(args)})  # level {self.level[node]}")
         result = ", ".join(name(value) for value in self.outputs)
         return "\n".join([f"graph of {self.node_count} nodes", *lines, f"  return {result}"])

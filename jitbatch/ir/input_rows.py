@@ -67,8 +67,9 @@ def input_rows(
         dtypes: the dtypes of all value classes.
     """
     takes = [
-        (class_id, dtypes[class_id], _taking(own)) for class_id, own in zip(counts[0].tolist(), leaves, strict=True)
-    ]  # fmt: skip
+        (class_id, dtypes[class_id], _taking(class_leaves))
+        for class_id, class_leaves in zip(counts[0].tolist(), leaves, strict=True)
+    ]
     return InputRows(of_input, counts, tuple(takes), constants)
 
 

@@ -63,8 +63,8 @@ def common_item(results: Sequence[Items], classes: Any) -> tuple[Any, tuple[int,
     wanted = items.trees[0], items.classes[0]
     for index, items in enumerate(results):
         if items.trees and not (items.are_equal and (items.trees[0], items.classes[0]) == wanted):
-            own = zip(items.trees, items.classes, strict=True)
-            position, other = next((p, item) for p, item in enumerate(own) if item != wanted)
+            pairs = zip(items.trees, items.classes, strict=True)
+            position, other = next((p, item) for p, item in enumerate(pairs) if item != wanted)
             raise OutputError(_difference(index, items.outline, position, other, sample, wanted, classes))
     return wanted
 
@@ -79,7 +79,8 @@ def _difference(index: int, outline: Any, position: int, other: Any, sample: int
     )
     (tree, leaves), (wanted_tree, wanted_leaves) = other, wanted
     if tree == wanted_tree and all(
-        _differ_in_length(classes[own], classes[two]) for own, two in zip(leaves, wanted_leaves, strict=True)
+        _differ_in_length(classes[class_id], classes[wanted_id])
+        for class_id, wanted_id in zip(leaves, wanted_leaves, strict=True)
     ):
         return message + 'an array of varying length is one value; return a list of its rows, or use out="list"'
     return message + (

@@ -51,8 +51,8 @@ def find_needs(kind: np.ndarray, rank: np.ndarray, reader: np.ndarray, read: np.
     needs: Needs = {}
     for node, other in zip(reader.tolist(), read.tolist(), strict=True):
         if kinds[node] != kinds[other]:
-            own = needs.setdefault((kinds[node], ranks[node]), {})
-            own[kinds[other]] = max(own.get(kinds[other], 0), ranks[other] + 1)
+            needed = needs.setdefault((kinds[node], ranks[node]), {})
+            needed[kinds[other]] = max(needed.get(kinds[other], 0), ranks[other] + 1)
     return needs
 
 

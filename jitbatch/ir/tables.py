@@ -325,7 +325,7 @@ class Tables:
             ends = self.ends
             read = int(ends.first_output.searchsorted(output, side="right")) - 1
             reader = int(ends.first_slot.searchsorted(slot, side="right")) - 1
-            rows = [place for place, bound in enumerate(self.kinds[reader].binding) if bound == ROW]
+            rows = self.kinds[reader].row_slots
             edge = Edge(read, output - int(ends.first_output[read]), reader, rows[slot - int(ends.first_slot[reader])])
             found = self._edge_numbers[output, slot] = self.edges.number(edge)
         return found

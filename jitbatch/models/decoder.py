@@ -68,17 +68,17 @@ class Decoder(nnx.Module):
         hypotheses = [Hypothesis((), State(context, jnp.zeros_like(context)), 0.0)]
         done: list[Hypothesis] = []
         for _ in range(self.longest):
-            states = [self.cell.step(one.state, self.word((self.end, *one.words)[-1])) for one in hypotheses]
+            states = [self.cell.step(h.state, self.word((self.end, *h.words)[-1])) for h in hypotheses]
             answers = await value([self.best(state) for state in states])
             grown = [
-                Hypothesis((*one.words, word), state, one.score + score)
-                for one, state, (words, likely) in zip(hypotheses, states, answers, strict=True)
+                Hypothesis((*h.words, word), state, h.score + score)
+                for h, state, (words, likely) in zip(hypotheses, states, answers, strict=True)
                 for word, score in zip(words.tolist(), np.asarray(likely, np.float64).tolist(), strict=True)
             ]
-            grown.sort(key=lambda one: -one.score)
-            done += [one for one in grown[: self.width] if one.words[-1] == self.end]
-            hypotheses = [one for one in grown[: self.width] if one.words[-1] != self.end]
-            if not hypotheses or (done and max(one.score for one in done) >= hypotheses[0].score):
+            grown.sort(key=lambda h: -h.score)
+            done += [h for h in grown[: self.width] if h.words[-1] == self.end]
+            hypotheses = [h for h in grown[: self.width] if h.words[-1] != self.end]
+            if not hypotheses or (done and max(h.score for h in done) >= hypotheses[0].score):
                 break
-        best = max([*done, *hypotheses], key=lambda one: one.score)
+        best = max([*done, *hypotheses], key=lambda h: h.score)
         return list(best.words), best.score

@@ -40,21 +40,21 @@ class LatticeTagger(nnx.Module):
             character: makes a state, of a character, the state before it and what the words that end here pass on.
         """
         ending: list[list[tuple[int, Any]]] = [[] for _ in sample.characters]
-        for (begin, end), number in zip(sample.spans.value, sample.words, strict=True):
-            ending[end].append((begin, number))
+        for (begin, end), word_id in zip(sample.spans.value, sample.words, strict=True):
+            ending[end].append((begin, word_id))
         states: list[Any] = []
-        for number, words in zip(sample.characters, ending, strict=True):
-            passed = [word(name, states[begin]) for begin, name in words]
-            states.append(character(number, states[-1] if states else first, passed))
+        for character_id, words in zip(sample.characters, ending, strict=True):
+            passed = [word(word_id, states[begin]) for begin, word_id in words]
+            states.append(character(character_id, states[-1] if states else first, passed))
         return states
 
     def mixed(self, x: Array, gate: Array, candidate: Array, words: Sequence[Array]) -> Array:
         """The mean of a character's candidate and of what words pass on, weighted by gates, the exponents of which are
         normalised over all of them."""
-        own = jnp.exp(gate)
+        own_weight = jnp.exp(gate)
         weights = [jnp.exp(nnx.sigmoid(self.link(jnp.concatenate([x, word])))) for word in words]
         passed = sum(weight * word for weight, word in zip(weights, words, strict=True))
-        return (own * candidate + passed) / (own + sum(weights))
+        return (own_weight * candidate + passed) / (own_weight + sum(weights))
 
     @jitbatch
     def scores(self, h: Array) -> Array:

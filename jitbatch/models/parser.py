@@ -74,7 +74,7 @@ class StackLSTMParser(nnx.Module):
     def start(self, words: np.ndarray, tags: np.ndarray) -> Configuration:
         """Nothing is on the stack, and the buffer was read from its end."""
         buffer: tuple[Item, ...] = ()
-        for vector in reversed([self.word(*one) for one in zip(words, tags, strict=True)]):
+        for vector in reversed([self.word(*word_and_tag) for word_and_tag in zip(words, tags, strict=True)]):
             buffer = (*buffer, item(self.buffer, buffer, vector))
         return Configuration((), buffer, self.history.first)
 

@@ -1,7 +1,7 @@
 """Inputs that are differentiated: named by the user, rows of a plan, and back in the structure of the samples."""
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ Names = tuple[str, ...]
 """The names that a user gives: an argument, a key or attribute in a sample, or several of these joined by dots."""
 
 _leaves = Cache(16384, first=1024)
+_spans_known = Cache(16384, first=1024)
 
 
 def names_of(differentiable: str | Sequence[str] | None) -> Names:
@@ -63,6 +64,19 @@ def leaves_named(graph: Graph, names: Names, call: Arguments) -> frozenset[int]:
     return _leaves.get_or_make((graph, names), find)
 
 
+def check_parts(graphs: Sequence[Graph], names: Names, call: Arguments) -> None:
+    """Raises `ArgumentError` for a named input that is rows of several arrays: its gradient would be in parts."""
+    for number, graph in enumerate(graphs):
+        leaves = [span.leaf for span in _spans(graph, names, call)]
+        if len(set(leaves)) < len(leaves):
+            leaf = next(leaf for leaf in leaves if leaves.count(leaf) > 1)
+            raise ArgumentError(
+                f"sample {number}: {'.'.join(_paths(graph, call)[leaf])} is differentiated and read in two ways, as a "
+                "whole and row by row, so that its gradient would be in two parts. Read it in one way: "
+                "`rows = list(x)` in place of `x`"
+            )
+
+
 def unpack(graphs: Sequence[Graph], names: Names, call: Arguments, rows: dict[int, Any]) -> Any:
     """Values of the rows of named inputs, in the structure of the samples.
 
@@ -83,7 +97,7 @@ def unpack(graphs: Sequence[Graph], names: Names, call: Arguments, rows: dict[in
         leaves: list[Any] = [None] * len(described)
         for leaf in named:
             leaves[leaf] = np.zeros(graph.leaf_shapes[leaf], jax.dtypes.canonicalize_dtype(_dtype(described[leaf])))
-        for leaf, shape, index, class_id, row in _places(graph, named):
+        for leaf, shape, index, class_id, row in _spans(graph, names, call):
             # A leaf may be read as a whole and row by row: both are added.
             leaves[leaf].reshape(shape)[index] += host[class_id][starts.get(class_id, 0) + row]
         samples.append(graph.structure[0].unflatten(leaves))
@@ -103,10 +117,9 @@ def pack(graphs: Sequence[Graph], names: Names, call: Arguments, values: Any, ro
     if len(parts) != len(call.mapped) or any(part is not None and len(part) != len(graphs) for part in parts):
         raise PlanError(f"values to pack are like what plan.unpack returns: {len(call.mapped)} lists of {len(graphs)}")
     for number, (graph, starts) in enumerate(zip(graphs, _starts(graphs), strict=True)):
-        named = leaves_named(graph, names, call)
         sample = tuple(None if part is None else part[number] for part in parts)
         given = dict(_by_path(sample, call))
-        for leaf, shape, index, class_id, row in _places(graph, named):
+        for leaf, shape, index, class_id, row in _spans(graph, names, call):
             path = _paths(graph, call)[leaf]
             if path not in given or np.shape(given[path]) != graph.leaf_shapes[leaf]:
                 was = np.shape(given[path]) if path in given else "missing"
@@ -115,6 +128,25 @@ def pack(graphs: Sequence[Graph], names: Names, call: Arguments, values: Any, ro
                     f"and is {was} here"
                 )
             rows[class_id][starts.get(class_id, 0) + row] = np.asarray(given[path]).reshape(shape)[index]
+
+
+def samples_of_rows(
+    graphs: Sequence[Graph], names: Names, call: Arguments, sizes: Mapping[int, int]
+) -> dict[int, np.ndarray]:
+    """The sample that each row belongs to, or -1 for padding and for rows of inputs that are not named.
+
+    Args:
+        graphs, names, call: as for `unpack`.
+        sizes: for each value class of named inputs, the number of its rows, with padding.
+
+    Returns:
+        For each of these value classes, int32 [rows].
+    """
+    found = {class_id: np.full(size, -1, np.int32) for class_id, size in sizes.items()}
+    for number, (graph, starts) in enumerate(zip(graphs, _starts(graphs), strict=True)):
+        for span in _spans(graph, names, call):
+            found[span.class_id][starts.get(span.class_id, 0) + span.row] = number
+    return found
 
 
 def _starts(graphs: Sequence[Graph]) -> Iterator[dict[int, int]]:
@@ -126,13 +158,33 @@ def _starts(graphs: Sequence[Graph]) -> Iterator[dict[int, int]]:
             total[class_id] = total.get(class_id, 0) + count
 
 
-def _places(graph: Graph, leaves: Collection[int]) -> Iterator[tuple[int, tuple[int, ...], int, int, int]]:
-    """For each input of some leaves: the leaf, its shape as rows, which of these it is, and its class and row."""
-    for (leaf, depth, index), class_id, row in zip(
-        graph.inputs.tolist(), *graph.input_rows.of_input.tolist(), strict=True
-    ):
-        if leaf in leaves:
-            yield leaf, (-1, *graph.leaf_shapes[leaf][depth:]), index, class_id, row
+class _Span(NamedTuple):
+    """Inputs that are rows of one leaf: its shape as rows, which of them, and their value class and rows."""
+
+    leaf: int
+    shape: tuple[int, ...]
+    positions: np.ndarray
+    class_id: int
+    row: np.ndarray
+
+
+def _spans(graph: Graph, names: Names, call: Arguments) -> tuple[_Span, ...]:
+    """The named inputs of a sample."""
+
+    def find() -> tuple[_Span, ...]:
+        found: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        named = leaves_named(graph, names, call)
+        for (leaf, depth, index), class_id, row in zip(
+            graph.inputs.tolist(), *graph.input_rows.of_input.tolist(), strict=True
+        ):
+            if leaf in named:
+                found.setdefault((leaf, depth, class_id), []).append((index, row))
+        return tuple(
+            _Span(leaf, (-1, *graph.leaf_shapes[leaf][depth:]), *(pairs[:, 0], class_id, pairs[:, 1]))
+            for (leaf, depth, class_id), pairs in ((key, np.array(some)) for key, some in found.items())
+        )
+
+    return _spans_known.get_or_make((graph, names), find)
 
 
 def _paths(graph: Graph, call: Arguments) -> list[tuple[str, ...]]:

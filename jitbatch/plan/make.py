@@ -1,7 +1,7 @@
 """From the graphs of a batch to a plan: types, analysis, lowering, and the static part around them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jitbatch.execute.verify import verify_analysis, verify_lowered, verify_step
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.tables import Tables
-from jitbatch.plan.differentiable import check_names, differentiable_classes
+from jitbatch.plan.differentiable import differentiable_classes, samples_of_rows
 from jitbatch.plan.outputs import outputs_of, rows_of_outputs
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.static import PlanStatic, Summary, interned
@@ -83,7 +83,6 @@ def make_plan(
     if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
         executor, reason = EXECUTORS["dispatch"], "cells have effects"
     types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes))
-    check_names(graphs, options.differentiable, planned.call)
     input_classes = differentiable_classes([*types.exemplars, *graphs], options.differentiable, planned.call)
     analysis = analyse(graphs, inputs, types, options.dedupe, least.shared, input_classes)
     if passes.verifies():
@@ -122,6 +121,7 @@ def make_plan(
         static=interned(static),
         graphs=tuple(graphs),
     )
+    plan = _with_row_samples(plan)
     if passes.verifies():
         verify_steps(plan)
     return plan
@@ -183,9 +183,21 @@ def refill_plan(
     if static.out == "rows" and list(map(len, out_rows)) != list(map(len, like.out_rows)):
         return None
     plan = Plan(refilled.inputs, refilled.tables, out_rows, ragged, refilled.counts, static, tuple(graphs))
+    plan = _with_row_samples(plan)
     if passes.verifies():
         verify_steps(plan)
     return plan
+
+
+def _with_row_samples(plan: Plan) -> Plan:
+    """Returns the plan with its `row_samples`."""
+    static = plan.static
+    if not static.differentiable:
+        return plan
+    classes = [static.arenas[place].value_class for place in static.differentiable_arenas]
+    sizes = {class_id: len(rows) for class_id, rows in zip(classes, plan.inputs, strict=True)}
+    found = samples_of_rows(plan.graphs, static.differentiable, static.call, sizes)
+    return replace(plan, row_samples=tuple(found.values()))
 
 
 def _profile(graphs: Sequence[Graph], least: Sizes, executor: Executor) -> Profile:

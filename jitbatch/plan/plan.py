@@ -48,6 +48,8 @@ class Plan:
         static: the static part of the pytree.
         graphs: the graphs of the samples, for `explain`. They are not part of the pytree: `jax.tree.unflatten` returns
             a plan without graphs.
+        row_samples: for each array of `inputs`, int32 [rows]: the sample that each row belongs to, and -1 for padding
+            and for rows of inputs that are not differentiated.
     """
 
     rows: tuple[Any, ...]
@@ -57,13 +59,15 @@ class Plan:
     counts: Any
     static: PlanStatic
     graphs: tuple[Graph, ...] = field(default=(), repr=False)
+    row_samples: tuple[Any, ...] = ()
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], PlanStatic]:
-        return (self.rows, self.tables, self.out_rows, self.ragged, self.counts), self.static
+        return (self.rows, self.tables, self.out_rows, self.ragged, self.counts, self.row_samples), self.static
 
     @classmethod
     def tree_unflatten(cls, static: PlanStatic, children: Sequence[Any]) -> "Plan":
-        return cls(*children, static)  # type: ignore[misc]
+        *others, row_samples = children
+        return cls(*others, static, row_samples=row_samples)  # type: ignore[misc]
 
     @property
     def sizes(self) -> Sizes:
@@ -93,15 +97,19 @@ class Plan:
         return tuple(self.rows[place] for place in self.static.differentiable_arenas)
 
     def with_inputs(self, inputs: Sequence[Any]) -> "Plan":
-        """Returns the plan with other values of the inputs that are differentiated, such as tracers of `jax.grad`."""
+        """Returns the plan with other values of the inputs that are differentiated, such as tracers of `jax.grad`.
+
+        Rows of padding, and rows of other inputs in these arrays, stay as they are: their gradient is zero.
+        """
         places = self._differentiable_arenas()
         if len(inputs) != len(places):
             raise PlanError(f"the plan has {len(places)} arrays of differentiable inputs, not {len(inputs)}")
         rows = list(self.rows)
-        for place, values in zip(places, inputs, strict=True):
+        for place, values, samples in zip(places, inputs, self.row_samples, strict=True):
             if jnp.shape(values) != jnp.shape(rows[place]):
                 raise PlanError(f"inputs of shape {jnp.shape(values)} in place of {jnp.shape(rows[place])}")
-            rows[place] = values
+            is_named = jnp.reshape(samples >= 0, (*samples.shape, *(1,) * (jnp.ndim(values) - samples.ndim)))
+            rows[place] = jnp.where(is_named, values, rows[place])
         return replace(self, rows=tuple(rows))
 
     def unpack(self, inputs: Sequence[Any]) -> Any:
@@ -115,13 +123,19 @@ class Plan:
             a tuple of such lists if the function maps several arguments. In samples that were padded, or for inputs
             that the function does not read, the arrays are zero.
         """
-        graphs, classes = self._samples_of_inputs(inputs), self._classes()
+        graphs = self._graphs_of_inputs(inputs)
         if any(map(compat.is_tracer, inputs)):
             raise PlanError(
                 "plan.unpack reads values on the host: call it outside of jax.jit, on what the step returns"
             )
-        rows = dict(zip(classes, inputs, strict=True))
-        return unpack(graphs, self.static.differentiable, self.static.call, rows)
+        host = list(map(np.asarray, inputs))
+        parts = [
+            unpack(some, self.static.differentiable, self.static.call, self._by_class(host, shard))
+            for shard, some in enumerate(graphs)
+        ]
+        if not isinstance(parts[0], tuple):
+            return [one for part in parts for one in part]
+        return tuple([one for part in of_argument for one in part] for of_argument in zip(*parts, strict=True))
 
     def pack(self, values: Any) -> tuple[Any, ...]:
         """Returns values in the structure of the samples in the form of `plan.inputs`: the inverse of `unpack`.
@@ -130,10 +144,20 @@ class Plan:
             values: what `unpack` returns, for example the forces that a gradient is compared with. Padding is zero.
         """
         zeros = [np.zeros(rows.shape, rows.dtype) for rows in self.inputs]
-        graphs = self._samples_of_inputs(zeros)
-        rows = dict(zip(self._classes(), zeros, strict=True))
-        pack(graphs, self.static.differentiable, self.static.call, values, rows)
+        graphs = self._graphs_of_inputs(zeros)
+        is_one = len(self.static.call.mapped) == 1
+        begin = 0
+        for shard, some in enumerate(graphs):
+            own = slice(begin, begin + len(some)) if self.is_sharded else slice(None)
+            given = values[own] if is_one else [part if part is None else part[own] for part in values]
+            pack(some, self.static.differentiable, self.static.call, given, self._by_class(zeros, shard))
+            begin += len(some)
         return tuple(zeros)
+
+    def _by_class(self, inputs: Sequence[np.ndarray], shard: int) -> dict[int, np.ndarray]:
+        """Returns the arrays of a shard, by value class."""
+        classes = [self.static.arenas[place].value_class for place in self._differentiable_arenas()]
+        return dict(zip(classes, [one[shard] if self.is_sharded else one for one in inputs], strict=True))
 
     def _differentiable_arenas(self) -> tuple[int, ...]:
         if not self.static.differentiable:
@@ -142,16 +166,15 @@ class Plan:
             )
         return self.static.differentiable_arenas
 
-    def _classes(self) -> list[int]:
-        return [self.static.arenas[place].value_class for place in self._differentiable_arenas()]
-
-    def _samples_of_inputs(self, inputs: Sequence[Any]) -> tuple[Graph, ...]:
+    def _graphs_of_inputs(self, inputs: Sequence[Any]) -> list[tuple[Graph, ...]]:
+        """Returns the graphs of each shard."""
         if [jnp.shape(one) for one in inputs] != [rows.shape for rows in self.inputs] or not self.graphs:
             raise PlanError(
                 "plan.unpack and plan.pack need the plan that f.plan returned, not a copy of it that went through JAX, "
                 "and arrays with the shapes of its plan.inputs"
             )
-        return self.graphs
+        size = len(self.graphs) // self.shards
+        return [self.graphs[shard * size : (shard + 1) * size] for shard in range(self.shards)]
 
     @property
     def is_sharded(self) -> bool:
@@ -165,6 +188,10 @@ class Plan:
         if isinstance(index, int) and not -self.shards <= index < self.shards:
             raise PlanError(f"the plan has shards 0 to {self.shards - 1}, not {index}")
         return meshes.run(lambda plan: jax.tree.map(lambda leaf: leaf[index], plan), self)
+
+    def on_device(self) -> "Plan":
+        """Returns the plan with its arrays on the default device."""
+        return replace(jax.device_put(self), graphs=self.graphs)
 
     @property
     def shards(self) -> int:

@@ -188,7 +188,7 @@ class Planner:
             like: the least sizes. `"auto"` uses the rooms of earlier plans; None takes the sizes of this batch.
             shards: the number of shards, or None.
             rooms: the rooms of a caller that plans repeatedly, or None.
-            differentiable: the names of the inputs that are differentiated.
+            differentiable: the names of the inputs that are differentiated. Names that no sample has are ignored.
         """
         if call.is_empty:
             raise PlanError("there are no samples to plan")

@@ -67,7 +67,16 @@ def on_device(items: Iterable[T]) -> Iterator[T]:
     """Yields items with their arrays on the device. On a CPU, items stay as they are: NumPy arrays are faster there."""
     is_apart = jax.default_backend() != "cpu"
     for item in items:
-        yield jax.device_put(item) if is_apart else item
+        yield jax.tree.map(_put, item, is_leaf=_is_put_whole) if is_apart else item
+
+
+def _put(part: Any) -> Any:
+    return part.on_device() if _is_put_whole(part) else jax.device_put(part)
+
+
+def _is_put_whole(part: Any) -> bool:
+    """Whether an object is a plan, or holds some, which keep on the host what is not in the pytree."""
+    return hasattr(type(part), "on_device")
 
 
 class _Worker(Generic[T]):

@@ -59,7 +59,7 @@ def stacked(plans: Iterable[Plan | None]) -> Plan | None:
 
 
 def _stack_all(plans: Sequence[Plan]) -> Plan:
-    return jax.tree.map(_stack, *plans)
+    return replace(jax.tree.map(_stack, *plans), graphs=tuple(graph for plan in plans for graph in plan.graphs))
 
 
 def _stack(*leaves: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from jitbatch.record.arguments import Arguments, swapped
 from jitbatch.record.mutation import changed_argument, flax_mutation, is_flax_mutation
 from jitbatch.record.structure import Structure, describe_leaf
-from jitbatch.util.errors import JitbatchError
+from jitbatch.util.errors import JitbatchError, QuestionError
 from jitbatch.util.tracebacks import users_part
 
 
@@ -52,6 +52,8 @@ def call_noted(
     try:
         return fun(*args, **kwargs)
     except JitbatchError as error:
+        if isinstance(error, QuestionError) and name not in str(error):  # raised where no sample is known
+            error.add_note(f"jitbatch: raised while {name} was recorded")
         error.__traceback__ = users_part(error.__traceback__)
         raise
     except Exception as error:

@@ -44,7 +44,11 @@ class Question:
         return (yield self)
 
     def __bool__(self) -> NoReturn:
-        raise QuestionError(f"jitbatch.value(...) is not awaited, at {self.where}: write `await jitbatch.value(...)`")
+        raise QuestionError(
+            f"jitbatch.value(...) is not awaited, at {self.where}: write `await jitbatch.value(...)`, in an `async "
+            "def`. A decorated function that is not asynchronous cannot ask, nor can the body of a jit, vmap, grad or "
+            "of jax.lax: ask outside of it"
+        )
 
     __int__ = __index__ = __float__ = __bool__  # type: ignore[assignment]
 
@@ -134,7 +138,11 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
             "batched awaits the coroutine, `await f(...)`. A decorated function that is not asynchronous cannot ask "
             "for values; make it `async def` and leave its own jitbatch.jitbatch in place, or ask outside of it"
         )
-    return drive(coroutine, "the sample", lambda question: list(map(concrete, question.leaves("the sample"))))
+    return drive(
+        coroutine,
+        "the sample",
+        lambda question: [concrete(leaf, question.where) for leaf in question.leaves("the sample")],
+    )
 
 
 def drive(coroutine: Coroutine[Any, Any, Any], sample: str, reply: Callable[[Question], Sequence[Any]]) -> Any:
@@ -168,12 +176,12 @@ def check_question(asked: Any, sample: str) -> Question:
     )
 
 
-def concrete(leaf: Any) -> Any:
-    """The answer to a leaf that has its value: of what is differentiated, without a gradient."""
+def concrete(leaf: Any, where: str) -> Any:
+    """The answer to a leaf that has its value: of what is differentiated, without a gradient. `where` asks for it."""
     primal = compat.primal_of(leaf)
     if compat.is_tracer(primal):
         raise QuestionError(
-            f"jitbatch.value was asked inside of {compat.transformation_of(primal)} for a traced "
+            f"jitbatch.value was asked at {where} inside of {compat.transformation_of(primal)} for a traced "
             f"{primal.aval.str_short()}, which has no value there. Ask outside of the transformation, or in a batch: "
             "`run = f.rollout(shared, samples)`, then `f.batch(shared, samples, decisions=run.decisions)` inside of it"
         )

@@ -39,6 +39,7 @@ class Arenas:
         self.arrays: dict[int, Any] = {}
         self.free: dict[int, int] = {}
         self._tables = tables
+        self._was_read: set[int] = set()
 
     def add(self, classes: Sequence[int]) -> None:
         """Add the arenas of these value classes that are missing."""
@@ -64,6 +65,10 @@ class Arenas:
     def has_room(self, class_id: int, count: int) -> bool:
         """Whether there are so many free rows, and as many as the widest write can fill with padding."""
         return self.free[class_id] + count + self._spare(class_id) <= len(self.arrays[class_id])
+
+    def are_few(self, needed: Mapping[int, int]) -> bool:
+        """Whether so many rows of each value class take at most half of its arena."""
+        return all(2 * count <= len(self.arrays[class_id]) for class_id, count in needed.items())
 
     def _spare(self, class_id: int) -> int:
         return max(256, self._sizes(class_id)[0])
@@ -111,6 +116,10 @@ class Arenas:
 
     def read(self, class_id: int, rows: np.ndarray) -> Any:
         """These rows as a NumPy array; as an array of JAX's if they are keys."""
+        if class_id not in self._was_read:
+            self._was_read.add(class_id)
+            for size in self._sizes(class_id):  # compiled now: later there may be more or fewer rows
+                _taken(self.arrays[class_id], np.zeros(size, np.int32))
         parts = []
         for begin, size in _pieces(len(rows), self._sizes(class_id)):
             some = rows[begin : begin + size]

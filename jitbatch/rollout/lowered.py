@@ -52,6 +52,7 @@ class Types:
     """A decision about types.
 
     Attributes:
+        tables: the tables of the kinds.
         types: the types, in the order in which their steps run in a round.
         operands, outputs: the largest number of row operands of a type, and of outputs.
         reads, writes: for each type, the value classes of its row operands and outputs.
@@ -61,6 +62,7 @@ class Types:
     def __init__(
         self, kinds: Sequence[tuple[int, int]], edges: set[tuple[int, int]], tables: Tables, pinned: PinnedRows
     ):
+        self.tables = tables
         united, outputs = unite([tables.kinds[kind_id] for kind_id, _ in kinds])
         found = [StepType(kind, terms) for kind, (_, terms) in zip(united, kinds, strict=True)]
         distinct = list(dict.fromkeys(found))
@@ -148,36 +150,57 @@ def terms_of(node: Node, tables: Tables) -> int:
 
 
 class Lowered(NamedTuple):
-    """A segment in terms of types.
+    """A segment, or several, in terms of types.
 
     Attributes:
         types: the types.
         steps: int32 [nodes]; the round of each node times the number of types, plus its type.
         reads: int32 [nodes, operands]; the values that it reads, `ZERO` in unused columns.
         makes: int32 [nodes, outputs]; the values that it makes, -1 where an output has no value.
-        pins: the ids of the pinned rows that the segment reads.
+        rounds: how many rounds there are.
+        pins: the ids of the pinned rows that are read.
     """
 
     types: Types
     steps: np.ndarray
     reads: np.ndarray
     makes: np.ndarray
+    rounds: int
     pins: frozenset[int]
 
 
-def lowered(segment: Segment, types: Types, tables: Tables) -> Lowered:
+def joined(parts: Sequence[Lowered]) -> Lowered:
+    """Segments one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    types = parts[0].types
+    ends = list(itertools.accumulate(part.rounds for part in parts))
+    steps = [part.steps + begin * len(types.types) for part, begin in zip(parts, (0, *ends[:-1]), strict=True)]
+    return Lowered(
+        types,
+        np.concatenate(steps),
+        np.concatenate([part.reads for part in parts]),
+        np.concatenate([part.makes for part in parts]),
+        ends[-1],
+        frozenset[int]().union(*(part.pins for part in parts)),
+    )
+
+
+def lowered(segment: Segment, types: Types) -> Lowered:
     """A segment in terms of types. It is kept with the segment until the types change."""
     found = segment.lowered
     if found is None or found.types is not types:
-        found = segment.lowered = _lower(segment, types, tables)
+        found = segment.lowered = _lower(segment, types)
     return found
 
 
-def _lower(segment: Segment, types: Types, tables: Tables) -> Lowered:
+def _lower(segment: Segment, types: Types) -> Lowered:
+    tables = types.tables
     count = len(segment.nodes)
     reads = np.full((count, types.operands), ZERO, np.int32)
     makes = np.full((count, types.outputs), -1, np.int32)
     steps = np.empty(count, np.int32)
+    rounds = 0
     done: dict[int, tuple[int, int]] = {}  # the round and type of each value
     for number, node in enumerate(segment.nodes):
         terms = terms_of(node, tables)
@@ -193,5 +216,6 @@ def _lower(segment: Segment, types: Types, tables: Tables) -> Lowered:
             makes[number, output] = value
             done[value] = in_round, meaning.type_id
         steps[number] = in_round * len(types.types) + meaning.type_id
+        rounds = max(rounds, in_round + 1)
     pins = frozenset((ZERO - 1 - reads[reads < ZERO]).tolist())
-    return Lowered(types, steps, reads, makes, pins | segment.pins)
+    return Lowered(types, steps, reads, makes, rounds, pins | segment.pins)

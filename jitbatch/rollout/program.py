@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from jitbatch.core.choice import make_assembler
 from jitbatch.execute.segments import gather
 from jitbatch.ir.cell import accumulator
 from jitbatch.rollout.lowered import StepType, Types
@@ -21,7 +21,7 @@ from jitbatch.rollout.lowered import StepType, Types
 WIDTHS = (256, 64, 16, 4)
 """The widths of chunks. Few, since each is compiled for each type; a row by itself XLA multiplies in another way."""
 
-BUFFER = 1 << 14
+BUFFER = 1 << 15
 """The least length of a buffer. What does not fit into one goes into the next."""
 
 
@@ -32,8 +32,7 @@ class Program:
         types: the types.
         widths: for each type the widths of its chunks, the largest first.
         heads: the index of the first number of chunks of each type, in a round.
-        size: the length of a buffer.
-        write_classes: int16 [types, outputs]; the value classes of the outputs.
+        assembler: lists the nodes of a sync in buffers.
     """
 
     def __init__(self, types: Types, room: int):
@@ -41,11 +40,9 @@ class Program:
         usual = tuple(width for width in WIDTHS if width <= max(room, WIDTHS[-1]))
         # Padding would repeat effects.
         self.widths = [(1,) if step_type.kind.cell.has_effects else usual for step_type in types.types]
-        self.write_classes = np.full((len(types.types), types.outputs), -1, np.int16)
-        for place, classes in enumerate(types.writes):
-            self.write_classes[place, : len(classes)] = classes
         self.heads = [sum(map(len, self.widths[:place])) for place in range(len(self.widths) + 1)]
-        self.size = max(BUFFER, 2 * (1 + self.heads[-1] + usual[0] * types.operands + types.outputs))
+        size = max(BUFFER, 2 * (1 + self.heads[-1] + usual[0] * types.operands + types.outputs))
+        self.assembler = make_assembler(list(map(len, types.reads)), types.writes, self.widths, size)
 
     @cached_property
     def call(self) -> Any:

@@ -1,5 +1,6 @@
 """Rollouts: all samples of a batch in a flight, and their results together."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,11 +17,16 @@ from jitbatch.plan.outputs import outputs_of
 from jitbatch.plan.ragged import ragged_outputs
 from jitbatch.record.context import Context
 from jitbatch.record.decisions import Decisions
-from jitbatch.rollout.flight import Flight, Ticket, Times
+from jitbatch.record.noted_call import without_collections
+from jitbatch.rollout.flight import Flight
+from jitbatch.rollout.tickets import Ticket, Times
 from jitbatch.util import compat
 
 MOST_IN_FLIGHT = 1024
 """A rollout has at most so many samples in flight; others join when these return."""
+
+SYNCS = 32
+"""Python's garbage collector may run after so many syncs."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +78,18 @@ def roll_out(flight: Flight, samples: Sequence[tuple[Any, ...]]) -> list[Ticket]
     """Fly all samples. If one of them raises an error, the others are cancelled, and it is raised again."""
     waiting = iter(samples)
     tickets: list[Ticket] = []
-    remaining = len(samples)
-    while remaining:
-        while len(tickets) < len(samples) and len(flight) < flight.room:
-            tickets.append(flight.admit(*next(waiting)))
-        for ticket in flight.advance():
-            remaining -= 1
-            if ticket.error is not None:
-                raise ticket.error
+    done = 0
+    while done < len(samples):
+        with without_collections():  # suspended samples would be found alive again and again
+            for _ in range(SYNCS):
+                room = min(flight.room - len(flight), len(samples) - len(tickets))
+                tickets += [flight.admit(*sample) for sample in itertools.islice(waiting, room)]
+                for ticket in flight.advance():
+                    done += 1
+                    if ticket.error is not None:
+                        raise ticket.error
+                if not len(flight):
+                    break
     return tickets
 
 

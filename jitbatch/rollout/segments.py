@@ -5,6 +5,7 @@ Shared values and constants that are needed as rows are the same for all samples
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -80,6 +81,32 @@ class Fed(NamedTuple):
     values: np.ndarray
 
 
+class Answered:
+    """How often each answer was given to a question, lately."""
+
+    __slots__ = ("_counts",)
+
+    MOST, DISTINCT = 256, 16
+    """When there are more answers, or more distinct ones, all counts are halved."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Any] = Counter()
+
+    def note(self, answer: Any, times: int) -> None:
+        counts = self._counts
+        counts[answer] += times
+        if len(counts) > self.DISTINCT or counts[answer] > self.MOST:
+            self._counts = Counter({one: count // 2 for one, count in list(counts.items()) if count > 1})
+
+    def likely(self) -> tuple[Any, float] | None:
+        """The most frequent answer, and its share; None if there is no answer yet."""
+        counts = list(self._counts.items())
+        if not counts:
+            return None
+        answer, count = max(counts, key=lambda entry: entry[1])
+        return answer, count / sum(count for _, count in counts)
+
+
 class Segment:
     """What a sample does between two questions.
 
@@ -95,12 +122,15 @@ class Segment:
         place, where: of the question, its digest and its line; None at the end.
         count: how many values the sample has afterwards.
         pins: the ids of the pinned rows that it reads.
+        can_guess: whether the answer may be foreseen: it is one integer or truth value.
+        may_run_in_vain: whether the segment may run before the answer to the question before it is known.
+        answered: the answers that samples were given (see `rollout/stretches`).
         lowered: for one decision about types, the nodes in terms of them (see `rollout/lowered`).
     """
 
     __slots__ = (
-        "asked", "asked_classes", "classes", "count", "fed", "has_ended", "inputs", "lowered", "nodes", "pins", "place",
-        "serial", "tree", "where",
+        "answered", "asked", "asked_classes", "can_guess", "classes", "count", "fed", "has_ended", "inputs", "lowered",
+        "may_run_in_vain", "nodes", "pins", "place", "serial", "tree", "where",
     )  # fmt: skip
 
     def __init__(self, serial: int, asked: Asked, numbering: "Numbering"):
@@ -118,6 +148,9 @@ class Segment:
         self.pins = frozenset(ZERO - 1 - value for value in read if value < ZERO)
         self.has_ended = self.place is None
         self.classes = frozenset((*self.asked_classes.tolist(), *(fed.value_class for fed in self.fed)))
+        self.can_guess = not self.has_ended and numbering.are_numbers(self.asked_classes.tolist())
+        self.may_run_in_vain = numbering.may_run_in_vain(self.nodes)
+        self.answered = Answered()
         self.lowered: Any = None
 
 
@@ -173,6 +206,15 @@ class Numbering:
     def class_of(self, row: int) -> int:
         """The value class of a row."""
         return self._builder.given_class[-1 - row] if row < 0 else self._classes[row]
+
+    def are_numbers(self, classes: Sequence[int]) -> bool:
+        """Whether these are the value classes of one integer or truth value."""
+        found = [self._tables.classes[class_id] for class_id in classes]
+        return len(found) == 1 and found[0].shape == () and not found[0].is_key and found[0].dtype.kind in "biu"
+
+    def may_run_in_vain(self, nodes: Sequence[Node]) -> bool:
+        """Whether these nodes may run on values that no sample has."""
+        return all(self._tables.kinds[node.kind_id].cell.may_run_in_vain for node in nodes)
 
     def new_inputs(self) -> list[Input]:
         """The inputs that were read for the first time since the last segment."""

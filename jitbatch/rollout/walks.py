@@ -17,20 +17,25 @@ from jitbatch.record.finalise import Recording
 from jitbatch.record.structure import Structure
 from jitbatch.rollout.live import Live
 from jitbatch.rollout.segments import ZERO, Numbering, PinnedRows, Segment
+from jitbatch.rollout.stretches import FIRST, MOST, Stretch, foreseen
 from jitbatch.util import passes
 from jitbatch.util.caches import Cache
 
 MAX_SEGMENTS = 65536
 """Segments remembered for each function and kind of shared arguments, of which one takes a few kB."""
 
+MAX_STRETCHES = 16384
+"""Stretches remembered likewise."""
+
 
 class Walks:
-    """The segments of a function in one context, and the pinned rows that they read."""
+    """The segments and stretches of a function in one context, and the pinned rows that they read."""
 
     def __init__(self, context: Context):
         self.context = context
         self.pinned = PinnedRows()
         self._segments = Cache(MAX_SEGMENTS if passes.remembers() else 0)
+        self._stretches = Cache(MAX_STRETCHES if passes.remembers() else 0)
         self._serials = itertools.count()
 
     def find(self, keys: Sequence[Hashable]) -> list[Segment | None]:
@@ -39,6 +44,19 @@ class Walks:
 
     def put(self, key: Hashable, segment: Segment) -> Segment:
         return self._segments.put(key, segment)
+
+    def stretch(self, first: Segment, limit: int) -> Stretch:
+        """What a sample should run in one sync, from this segment on: at most `limit` segments."""
+        key = first.serial, limit
+        found: Stretch | None = self._stretches.get(key)
+        if found is not None and not found.is_stale:
+            return found
+        segments, guesses = foreseen(first, limit, self._segments.get)
+        if found is not None and found.segments == segments and found.guesses == guesses:
+            found.is_stale = False
+            return found
+        self._stretches.discard(key)
+        return self._stretches.put(key, Stretch(segments, guesses, len(segments) == limit))
 
     def serial(self) -> int:
         return next(self._serials)
@@ -118,21 +136,38 @@ class Walker:
         key: the key of the segment that it is to go on with.
         answers: the answers so far, each as a list of leaves.
         path: the segments so far.
+        limit: how many segments it may run in the next sync.
     """
 
     def __init__(self, walks: Walks, structure: Structure, begin: Callable[[], Live]):
         self.key = first_key(structure.key)
         self.answers: list[list[Any]] = []
         self.path: list[Segment] = []
+        self.limit = FIRST
         self._walks = walks
         self._begin = begin
         self._live: Live | None = None
         self._numbering: Any = None
 
-    def answer(self, leaves: list[Any]) -> None:
-        """Give the answer to the last question."""
-        self.answers.append(leaves)
-        self.key = answer_key(self.path[-1].serial, leaves)
+    def go(self, stretch: Stretch, leaves: list[Any]) -> list[Any] | None:
+        """Go on by a stretch as far as its answers were foreseen, and take the answer to the last question.
+
+        Args:
+            stretch: the stretch.
+            leaves: the answers to all of its questions, one after the other, or the result at the end.
+
+        Returns:
+            The leaves of the result, or None if the sample has not ended.
+        """
+        segments, answers, last = stretch.check(leaves)
+        self.path.extend(segments)
+        self.answers.extend(answers)
+        self.limit = min(2 * self.limit, MOST) if len(segments) == len(stretch.segments) else FIRST
+        if segments[-1].has_ended:
+            return last
+        self.answers.append(last)
+        self.key = answer_key(segments[-1].serial, last)
+        return None
 
     def record(self) -> Segment:
         """The next segment, by running the sample's code."""

@@ -102,20 +102,20 @@ class _Agenda:
     def put(self, nodes: np.ndarray) -> None:
         """Mark nodes as ready: all nodes that they read have a step."""
         of_type = self.problem.type[nodes]
-        for kind in np.unique(of_type).tolist():
-            self.ready[kind].append(nodes[of_type == kind])
+        for type_id in np.unique(of_type).tolist():
+            self.ready[type_id].append(nodes[of_type == type_id])
         if self.uses_ranks:
             np.subtract.at(self.unready, (of_type, self.rank[nodes]), 1)
 
-    def promise(self, kind: int) -> tuple[float, float, int]:
+    def promise(self, type_id: int) -> tuple[float, float, int]:
         """A sort key: the lowest type runs next. With ranks, the share of its lowest rank that is not ready; then the
         average level of its waiting nodes; then the type id."""
         late = 0.0
         if self.uses_ranks:
-            nodes = np.concatenate(self.ready[kind])
-            late = float(self.unready[kind, self.rank[nodes].min()])
+            nodes = np.concatenate(self.ready[type_id])
+            late = float(self.unready[type_id, self.rank[nodes].min()])
             late /= late + len(nodes)
-        return late, self.level_sum[kind] / self.waiting[kind], kind
+        return late, self.level_sum[type_id] / self.waiting[type_id], type_id
 
     def run(self) -> np.ndarray:
         """int32 [nodes]; the step of each node."""
@@ -123,13 +123,13 @@ class _Agenda:
         self.put(np.flatnonzero(self.missing == 0))
         now = 0
         while any(self.ready):
-            kind = min((k for k in range(self.types) if self.ready[k]), key=self.promise)
-            chosen = np.concatenate(self.ready[kind])
-            self.ready[kind] = []
+            type_id = min((k for k in range(self.types) if self.ready[k]), key=self.promise)
+            chosen = np.concatenate(self.ready[type_id])
+            self.ready[type_id] = []
             step[chosen] = now
             now += 1
-            self.waiting[kind] -= len(chosen)
-            self.level_sum[kind] -= self.problem.level[chosen].sum()
+            self.waiting[type_id] -= len(chosen)
+            self.level_sum[type_id] -= self.problem.level[chosen].sum()
             starts, ends = self.first_reader[chosen], self.first_reader[chosen + 1]
             touched, times = np.unique(self.readers[ranges(starts, ends - starts)], return_counts=True)
             self.missing[touched] -= times
@@ -184,9 +184,9 @@ def steps_of_ranks(order: Sequence[int], types: int, most: int) -> np.ndarray:
     """
     steps = np.zeros((types, most), np.int64)
     done = [0] * types
-    for step, kind in enumerate(order):
-        steps[kind, done[kind]] = step
-        done[kind] += 1
+    for step, type_id in enumerate(order):
+        steps[type_id, done[type_id]] = step
+        done[type_id] += 1
     return steps
 
 

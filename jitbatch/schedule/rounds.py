@@ -27,9 +27,9 @@ def find_rounds(schedule: Schedule, types: Types, policy: Policy, problem: Calla
         by_ranks = policy.by_ranks and schedule.by_ranks(loop)
         # Variadic nodes of one term count for ranks although they do not run. So ranks may need too many steps.
         if not by_ranks or policy.searches(schedule.steps(loop), schedule.least_steps(loop)):
-            own = schedule.members(loop)
-            others = rounds_of(problem(), own, members, policy)
-            if not by_ranks or _steps(others, problem().type[own]) < schedule.steps(loop):
+            nodes = schedule.members(loop)
+            others = rounds_of(problem(), nodes, members, policy)
+            if not by_ranks or _steps(others, problem().type[nodes]) < schedule.steps(loop):
                 schedule.put(loop, others.astype(np.int32))
         if passes.verifies():
             _verify_rounds(schedule, members, problem())
@@ -45,8 +45,8 @@ def _verify_rounds(schedule: Schedule, members: Sequence[int], problem: Problem)
     steps from structures equals that from nodes."""
     if problem.rank is not None and problem.bound != schedule.bound:
         raise VerifyError("rounds: the lower bound is that of the nodes")
-    place = {t: position for position, t in enumerate(members)}
-    when = [(now, place.get(t)) for now, t in zip(schedule.round, problem.type.tolist(), strict=True)]
+    position_of = {t: position for position, t in enumerate(members)}
+    when = [(now, position_of.get(t)) for now, t in zip(schedule.round, problem.type.tolist(), strict=True)]
     for reader, read in zip(problem.reader.tolist(), problem.read.tolist(), strict=True):
         if None not in (when[reader][1], when[read][1]) and when[reader] <= when[read]:
             raise VerifyError("rounds: a node of a loop runs after what it reads")
@@ -78,7 +78,7 @@ def rounds_of(problem: Problem, members: np.ndarray, types: Sequence[int], polic
 def _inside(problem: Problem, members: list[int], types: Sequence[int]) -> Problem:
     """The nodes of a loop as a problem of their own. Its type ids are indices into `types`."""
     local = {node: position for position, node in enumerate(members)}
-    place = {t: position for position, t in enumerate(types)}
+    position_of = {t: position for position, t in enumerate(types)}
     edges = zip(problem.reader.tolist(), problem.read.tolist(), strict=True)
     inner = [(local[reader], local[read]) for reader, read in edges if reader in local and read in local]
     levels = problem.level.tolist()
@@ -86,5 +86,5 @@ def _inside(problem: Problem, members: list[int], types: Sequence[int]) -> Probl
     for reader, read in sorted(inner, key=lambda edge: levels[members[edge[0]]]):
         level[reader] = max(level[reader], level[read] + 1)
     reads = np.array(inner, np.int64).reshape(-1, 2)
-    kinds = [place[problem.type[node]] for node in members]
+    kinds = [position_of[problem.type[node]] for node in members]
     return Problem(np.array(kinds, np.int64), np.array(level, np.int64), reads[:, 0], reads[:, 1])

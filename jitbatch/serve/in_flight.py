@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jitbatch.rollout.flight import Flight, Ticket
+from jitbatch.rollout.flight import Flight
+from jitbatch.rollout.tickets import Ticket
 from jitbatch.serve.arguments import Given, ServedArguments, Shared
 from jitbatch.serve.requests import Answer, Request, logger
 from jitbatch.util import compat

@@ -73,11 +73,11 @@ def pack(tree: Any) -> Buffers:
     dtypes = sorted({array.dtype for array in arrays}, key=str)
     slots: dict[int, Slot] = {}
     buffers = []
-    for number, dtype in enumerate(dtypes):
+    for buffer_id, dtype in enumerate(dtypes):
         chosen = [position for position, array in enumerate(arrays) if array.dtype == dtype]
         sizes = [math.prod(arrays[position].shape[1:]) for position in chosen]
         for position, end, size in zip(chosen, itertools.accumulate(sizes), sizes, strict=True):
-            slots[position] = Slot(number, end - size, arrays[position].shape[1:], impls[position])
+            slots[position] = Slot(buffer_id, end - size, arrays[position].shape[1:], impls[position])
         flat = [arrays[position].reshape(len(arrays[position]), -1) for position in chosen]
         buffers.append(flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1))
     return Buffers(tuple(buffers), BufferLayout(treedef, tuple(slots[position] for position in range(len(leaves)))))

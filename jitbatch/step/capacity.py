@@ -75,7 +75,9 @@ class StepCapacity:
             raise PlanError("this is not the capacity of a step, as `step.capacity.to_json()` has made it") from None
         if not is_right or not set(kinds) <= {(str, int, int, str)}:
             raise PlanError("the capacity of a step is damaged, or of another release: begin without it")
-        return cls(tuple(SavedRoom(use, samples, nodes, Capacity.from_json(own)) for use, samples, nodes, own in rows))
+        return cls(
+            tuple(SavedRoom(use, samples, nodes, Capacity.from_json(sizes)) for use, samples, nodes, sizes in rows)
+        )
 
 
 def _digest(rooms: list[list[object]]) -> str:

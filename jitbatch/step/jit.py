@@ -5,25 +5,26 @@ import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
 
 from jitbatch.inspect.report import Report
-from jitbatch.plan.plan import Plan
+from jitbatch.plan.differentiable import names_of
 from jitbatch.plan.prefetch import Ahead, on_device
-from jitbatch.record.structure import describe_leaf
 from jitbatch.step.agreement import Agreement
-from jitbatch.step.capacity import SavedRoom, StepCapacity
+from jitbatch.step.arrangements import Arrangement, Arrangements, kind_of
+from jitbatch.step.capacity import StepCapacity
+from jitbatch.step.channel import SECONDS
+from jitbatch.step.differentiated import Differentiated
+from jitbatch.step.examples import first_samples, samples_of
 from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
 from jitbatch.step.processes import Processes
 from jitbatch.step.rows import count_of, filled
-from jitbatch.step.samples import About, Again, Samples, StepTrace, Use, current_step
+from jitbatch.step.samples import About, Again, Samples, StepTrace, current_step
 from jitbatch.step.split import Split, split_over
-from jitbatch.util.array_leaves import NUMBERS
 from jitbatch.util.caches import CacheInfo
 from jitbatch.util.errors import ArgumentError
 from jitbatch.util.sites import describe_function
@@ -34,30 +35,14 @@ R = TypeVar("R")
 MAX_TRACES = 4
 """The limit of traces per call. Two are enough for a plan of every use, unless the step changes between traces."""
 
-MAX_ARRANGEMENTS = 16
-"""The number of argument kinds (static values, shapes, dtypes) for which a step stores an `Arrangement`."""
-
-
-class Arrangement(NamedTuple):
-    """The samples of a step and their uses, for one kind of arguments.
-
-    Attributes:
-        kind: the kind of arguments (see `_kind_of`).
-        places: the places of the samples in the arguments.
-        uses: the calls of `.batch` on these samples.
-    """
-
-    kind: Hashable
-    places: tuple[Place, ...]
-    uses: tuple[Use, ...]
-
 
 class Jitted(Generic[P, R]):
     """A compiled step, made by `jitbatch.jit`. It has the signature of the original function."""
 
     def __init__(
         self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str] | None,
-        split: Split | None, jit: Callable[..., Any], options: dict[str, Any],
+        differentiated: Differentiated | None, split: Split | None, timeout: float, jit: Callable[..., Any],
+        options: dict[str, Any],
     ):  # fmt: skip
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
@@ -66,23 +51,22 @@ class Jitted(Generic[P, R]):
         self._places = tuple(map(Place.parse, samples))
         self._pad = pad
         self._rows = tuple(map(Place.parse, rows or ()))
-        for place in (*self._places, *self._rows):
+        self._differentiated = differentiated
+        for place in (*self._places, *self._rows, *(differentiated.targets if differentiated else ())):
             self._parameters.check(place, self._name)
         self._on_mesh = None if split is None else OnMesh(split, pad, None if rows is None else self._rows)
         self._processes = None
         if split is not None and len(split.processes) > 1:
-            self._processes = Processes(self._name, split.processes)
+            self._processes = Processes(self._name, split.processes, timeout)
         self._jit = jit
         self._options = options
         self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
-        self._arrangements: list[Arrangement] = []  # the newest first
-        self._uses: dict[Hashable, Use] = {}
-        self._saved = StepCapacity()
+        self._arrangements = Arrangements(self._places, self._kind_of)
         self._calls = self._traces = 0
         self._lock = threading.RLock()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._with_plans(lambda compiled: compiled, args, kwargs)
+        return self._with_plans(lambda compiled: compiled, args, kwargs, is_call=True)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -112,8 +96,8 @@ class Jitted(Generic[P, R]):
             A `Report`, or a tuple of reports if the step calls `.batch` on samples more than once.
         """
         call = self._parameters.bind(args, kwargs)
-        arrangement = self._arrangement_for(call)
-        if arrangement not in self._arrangements:
+        arrangement = self._arrangements.of(call)
+        if not self._arrangements.holds(arrangement):
             arrangement = self._discovered(call)
         samples = {place: self._padded(call.at(place))[0] for place in arrangement.places}
         reports = tuple(use.plan(samples, is_alone=True).explain() for use in arrangement.uses)
@@ -145,7 +129,7 @@ class Jitted(Generic[P, R]):
         assert self._processes is not None
         items = iter(minibatches)
         with self._processes.part() as channel:
-            while not self._arrangements:
+            while self._arrangements.newest is None:
                 try:
                     item = next(items)
                 except StopIteration:
@@ -161,11 +145,9 @@ class Jitted(Generic[P, R]):
         `"rooms"`: a hit is a plan that fitted existing sizes, a miss a plan that needed new sizes. `"programs"`: a hit
         is a call that ran an existing program, a miss a call that traced and compiled a new one.
         """
-        rooms = [one.info() for use in list(self._uses.values()) for one in list(use.rooms.values())]
-        hits, misses, largest, size = (sum(info[field] for info in rooms) for field in range(4))
         calls, traces = self._calls, self._traces
         return {
-            "rooms": CacheInfo(hits, misses, largest, size),
+            "rooms": self._arrangements.rooms_info(),
             "programs": CacheInfo(max(calls - traces, 0), traces, traces, traces),
         }
 
@@ -186,48 +168,45 @@ class Jitted(Generic[P, R]):
         >>> again.capacity == step.capacity
         True
         """
-        with self._lock:
-            found = [
-                SavedRoom(use.name, count, room.nodes, room.like.capacity if isinstance(room.like, Plan) else room.like)
-                for use in self._uses.values()
-                for count, rooms in sorted(use.rooms.items())
-                for room in rooms
-            ]
-            names = {use.name for use in self._uses.values()}
-            return StepCapacity((*found, *(room for room in self._saved.rooms if room.use not in names)))
+        return self._arrangements.capacity()
 
     @capacity.setter
     def capacity(self, capacity: StepCapacity) -> None:
-        with self._lock:
-            if self._uses:
-                raise ArgumentError(f"{self._name} has been called: set its capacity before that")
-            self._saved = capacity
+        if not self._arrangements.restore(capacity):
+            raise ArgumentError(f"{self._name} has been called: set its capacity before that")
 
     # Calls
 
-    def _with_plans(self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _with_plans(
+        self, choose: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_call: bool = False
+    ) -> Any:
         """Calls the compiled step with plans in place of samples.
 
         Args:
             choose: from the compiled step to the callable to call: the step itself, or its `lower`, for example.
             args, kwargs: the arguments of the step.
+            is_call: whether the step runs, so that gradients with respect to samples get their structure.
         """
         call = self._parameters.bind(args, kwargs)
         with nullcontext() if self._processes is None else self._processes.told():
-            return self._call(choose, call)
+            return self._call(choose, call, is_call)
 
-    def _call(self, choose: Callable[[Any], Any], call: Bound) -> Any:
-        arrangement = self._arrangement_for(call)
+    def _call(self, choose: Callable[[Any], Any], call: Bound, is_call: bool) -> Any:
+        if self._processes is not None and not self._processes.have_met:
+            self._learn_together(self._processes, call)
+        arrangement = self._arrangements.of(call)
         self._calls += 1
         for _ in range(MAX_TRACES):
-            step = StepTrace(self._name, self._uses, call.arguments)
+            step = self._trace(call)
             with_handles = self._with_handles(step, arrangement, call, self._agreement())
             if self._on_mesh is not None:
                 self._on_mesh.settle(step.handles.values())
             compiled = self._compiled_for(arrangement)
             try:
                 with step:
-                    return self._run(with_handles, compiled, choose)
+                    result = self._run(with_handles, compiled, choose)
+                differentiated = self._differentiated if is_call else None
+                return result if differentiated is None else differentiated.unpacked(result, step.handles)
             except Again as again:
                 if again.step is not step:
                     raise
@@ -236,6 +215,10 @@ class Jitted(Generic[P, R]):
             f"{self._name} gives other samples to `.batch`, or other shared arguments, each time it is traced. What a "
             "compiled step does must depend on its arguments alone"
         )
+
+    def _trace(self, call: Bound, is_complete: bool = True) -> StepTrace:
+        names = self._differentiated.names if self._differentiated else ()
+        return StepTrace(self._name, self._arrangements.uses, call.arguments, is_complete, names)
 
     def _run(self, call: Bound, compiled: Callable[..., Any], choose: Callable[[Any], Any]) -> Any:
         if self._on_mesh is None:
@@ -254,13 +237,24 @@ class Jitted(Generic[P, R]):
             return None
         return self._on_mesh.agreement(self._processes.channel)
 
+    def _learn_together(self, processes: Processes, call: Bound) -> None:
+        """Stores an arrangement for the first call in several processes. One without samples gets examples."""
+        assert self._on_mesh is not None
+        if self._on_mesh.lacks_samples(call, self._places):
+            message = processes.examples(None)
+            self._discovered(call if message is None else self._on_mesh.with_examples(call, samples_of(message)))
+        else:
+            found = self._discovered(call)
+            given = {place: call.at(place) for place in found.places}
+            processes.examples(lambda: first_samples(found.uses, given))
+
     def _discovered(self, call: Bound) -> Arrangement:
         """Traces the step without compiling it, and returns its arrangement."""
-        step = StepTrace(self._name, self._uses, call.arguments, is_complete=False)
-        nothing = Arrangement(None, self._places, ())
+        step = self._trace(call, is_complete=False)
+        nothing = self._arrangements.unknown
         with_handles = self._with_handles(step, nothing, call, None)
         try:
-            with step:
+            with nullcontext() if self._on_mesh is None else self._on_mesh.mesh_set(), step:
                 with_handles.call(self._compiled_for(nothing))
         except Again as again:
             if again.step is not step:
@@ -274,6 +268,8 @@ class Jitted(Generic[P, R]):
         call = self._parameters.bind(args, kwargs)
         if self._on_mesh is not None:
             call = self._on_mesh.with_real_rows(call)
+        if self._differentiated is not None:
+            call = self._differentiated.in_body(call, self._places)
         step.enter_body(call.arguments)
         try:
             result = call.call(self.__wrapped__)
@@ -286,7 +282,7 @@ class Jitted(Generic[P, R]):
         if self._on_mesh is not None and not step.met:
             raise ArgumentError(f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split")
         self._traces += 1
-        return result
+        return result if self._differentiated is None else self._differentiated.returned(result)
 
     def _compiled_for(self, arrangement: Arrangement) -> Callable[..., Any]:
         """Returns the compiled step for these places of samples. Samples are never donated."""
@@ -325,55 +321,26 @@ class Jitted(Generic[P, R]):
             return []
         names = self._parameters.positional
         return [
-            one if isinstance(one, str) else names[one] for one in ([value] if isinstance(value, int | str) else value)
+            name if isinstance(name, str) else names[name]
+            for name in ([value] if isinstance(value, int | str) else value)
         ]
 
     # Arrangements
 
-    def _arrangement_for(self, call: Bound) -> Arrangement:
-        with self._lock:
-            if not self._arrangements:
-                return Arrangement(None, self._places, ())
-            if len(self._arrangements) > 1:
-                kind = self._kind_of(call, {place for one in self._arrangements for place in one.places})
-                found = [one for one in self._arrangements if one.kind == kind]
-                return found[0] if found else self._arrangements[0]
-            return self._arrangements[0]
-
     def _learned(self, step: StepTrace, call: Bound) -> Arrangement:
         """Stores and returns the arrangement of a step that was traced."""
-        with self._lock:
-            met = tuple(self._uses.get(key) or self._named(key, use) for key, use in step.met.items())
-            places = dict.fromkeys((*self._places, *(place for use in met for place in use.places)))
-            known = {place for one in self._arrangements for place in one.places}
-            found = Arrangement(self._kind_of(call, known.union(places)), tuple(places), met)
-            others = [one for one in self._arrangements if one.kind != found.kind]
-            self._arrangements = [found, *others][:MAX_ARRANGEMENTS]
-        return found
-
-    def _named(self, key: Hashable, use: Use) -> Use:
-        """Stores and returns a new use, with a name and the rooms that were saved under this name."""
-        places = ", ".join(map(str, use.places))
-        name = f"{use.function.__module__}.{use.function.__qualname__}({places})"
-        same = sum(other.name.partition(" #")[0] == name for other in self._uses.values())
-        name += f" #{same + 1}" if same else ""
-        use = self._uses[key] = replace(use, name=name, saved=self._saved.of(name))
-        return use
+        if self._differentiated is not None:
+            self._differentiated.check_new(step.new)
+        return self._arrangements.learn(step.met, call)
 
     def _kind_of(self, call: Bound, places: Iterable[Place]) -> Hashable:
-        """Returns the kind of a call's arguments: static values, and the tree, shapes and dtypes of the others.
-
-        Samples are left out. Calls of one kind are expected to have the same uses.
-        """
+        """Returns the kind of a call's arguments, without the samples at these places."""
         if self._on_mesh is not None:
             call = self._on_mesh.with_given_rows(call)
-        for place in places:
+        for place in (*places, *(self._differentiated.targets if self._differentiated else ())):
             if place.argument in call.arguments:
                 call = call.replaced(place, None)
-        static = dict.fromkeys(self._names_in("static_argnums") + self._names_in("static_argnames"))
-        fixed = tuple((name, _hashable(call.arguments[name])) for name in static if name in call.arguments)
-        leaves, tree = jax.tree.flatten({name: one for name, one in call.arguments.items() if name not in static})
-        return tree, tuple(map(_kind_of_leaf, leaves)), fixed
+        return kind_of(call.arguments, self._names_in("static_argnums") + self._names_in("static_argnames"))
 
     def _with_handles(
         self, step: StepTrace, arrangement: Arrangement, call: Bound, agreement: Agreement | None
@@ -382,13 +349,13 @@ class Jitted(Generic[P, R]):
         if self._on_mesh is not None and arrangement.uses:  # a first trace, which finds them, is on one device
             return self._on_mesh.with_handles(step, arrangement.places, arrangement.uses, call, agreement)
         places = [place for place in arrangement.places if place.argument in call.arguments]
-        given = {place: call.at(place) for place in places}
-        padded = {place: self._padded(value) for place, value in given.items()}
+        arguments = {place: call.at(place) for place in places}
+        padded = {place: self._padded(value) for place, value in arguments.items()}
         step.samples.update({place: samples for place, (samples, _) in padded.items()})
         for place, (samples, mask) in padded.items():
             uses = tuple(use for use in arrangement.uses if use.places[0] == place)
             about = About(place, count_of(samples), uses, self._name)
-            value = given[place]
+            value = arguments[place]
             if not isinstance(value, Samples) or value._about != about:
                 value = Samples(about, tuple(use.plan(step.samples) for use in uses), mask, samples)
             step.handles[place] = value
@@ -396,7 +363,7 @@ class Jitted(Generic[P, R]):
         counts = [len(handle) for handle in step.handles.values()]
         for place in self._rows if counts else ():
             call = call.replaced(place, filled(call.at(place), max(counts), str(place)))
-        return call
+        return call if self._differentiated is None else self._differentiated.packed(call, step.handles)
 
     def _padded(self, samples: Any) -> tuple[Any, Any]:
         """Fills samples up to a multiple of `pad` by repeating the last one.
@@ -414,8 +381,7 @@ class Jitted(Generic[P, R]):
 
     def _planned(self, item: Any, agreement: Agreement | None = None) -> Any:
         """Returns an item of `prefetch` with planned samples."""
-        with self._lock:
-            arrangement = self._arrangements[0] if self._arrangements else None
+        arrangement = self._arrangements.newest
         if arrangement is None or not arrangement.places:
             return item
         call = self._item_arguments(item, arrangement)
@@ -425,7 +391,7 @@ class Jitted(Generic[P, R]):
                 f"samples are {', '.join(map(str, arrangement.places))}. Items are tuples of its last positional "
                 "arguments, or dicts of arguments by name"
             )
-        step = StepTrace(self._name, self._uses, call.arguments)
+        step = self._trace(call)
         planned = self._with_handles(step, arrangement, call, agreement).arguments
         if isinstance(item, tuple):
             return tuple(planned.values())
@@ -441,39 +407,27 @@ class Jitted(Generic[P, R]):
         return Bound(self._parameters, (), named)
 
 
-def _kind_of_leaf(leaf: Any) -> Hashable:
-    if type(leaf) in NUMBERS and type(leaf) is not bool:
-        return type(leaf)
-    described = describe_leaf(leaf)
-    return (type(leaf), _hashable(leaf)) if described is None or type(leaf) is bool else described
-
-
-def _hashable(value: Any) -> Hashable:
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return value
-
-
 @overload
 def jit(fun: Callable[P, R], /) -> Jitted[P, R]: ...
 @overload
 def jit(
     fun: None = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
-    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
-    jit: Callable[..., Any] = jax.jit, **options: Any,
+    rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    timeout: float | None = None, jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...  # fmt: skip
 @overload
 def jit(
     fun: Callable[P, R], /, *, samples: str | Sequence[str] = (), pad: int | None = None,
-    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
-    jit: Callable[..., Any] = jax.jit, **options: Any,
+    rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    timeout: float | None = None, jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Jitted[P, R]: ...  # fmt: skip
 def jit(
     fun: Any = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
-    rows: str | Sequence[str] | None = None, mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
-    jit: Callable[..., Any] = jax.jit, **options: Any,
+    rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
+    targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
+    timeout: float | None = None, jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Any:  # fmt: skip
     """`jax.jit` for functions that batch samples of any shapes.
 
@@ -491,10 +445,19 @@ def jit(
         rows: the arguments with one row per sample, such as labels. `pad` fills them up in the same way. On a mesh they
             are split as samples are; there the default is each argument that is a NumPy array, or a pytree of them,
             with as many rows as there are samples.
+        differentiable: the inputs of samples that are differentiated, named as for `f.plan`. In the body, `jax.grad`
+            differentiates with respect to the samples: these inputs are their leaves. The gradient is a pytree with the
+            same leaves for `jax.tree.map`, and has `.sums()`, the sum over each sample's values. Where the step returns
+            it, in tuples, lists or dicts, the caller gets it in the structure of the samples, with None for all
+            that is not differentiated. Needs `samples`.
+        targets: the arguments with values for these inputs, such as forces, as lists in the structure of the samples.
+            In the body they are pytrees with the same leaves as a gradient.
         mesh: run the step on this mesh. The samples of a call are split over its devices; all other arrays that are not
             on the mesh are replicated. The body is the same as on one device, and sees all samples. In a program of
             several processes (`jax.distributed`), each process calls the step with samples of its own.
         axis: the axis of the mesh that samples are split over; its only axis by default.
+        timeout: in a program of several processes, the seconds that a process waits for others that live, half an hour
+            by default. One that has died is noticed by its heartbeat (see `jax.distributed.initialize`).
         jit: the compiling transformation: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
         options: options of `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
             donated.
@@ -519,17 +482,33 @@ def jit(
         raise ArgumentError(f"pad={pad!r} is not a positive number of samples")
     if pad is not None and not samples:
         raise ArgumentError(f'pad={pad} fills samples up: name them, jitbatch.jit(samples="...", pad={pad})')
+    found = names_of(differentiable)
+    target_names = [targets] if isinstance(targets, str) else targets
+    if found and not samples:
+        raise ArgumentError('differentiable names inputs of samples: name these, too, jitbatch.jit(samples="...")')
+    if found and mesh is not None:
+        raise ArgumentError(
+            "differentiable is not for steps on a mesh. Make a plan with shards, f.plan(..., shards=n, "
+            "differentiable=...), and differentiate inside of jax.shard_map"
+        )
+    if target_names and not found:
+        raise ArgumentError(
+            "targets are values for differentiated inputs: name these, jitbatch.jit(differentiable=...)"
+        )
+    differentiated = Differentiated(found, tuple(map(Place.parse, target_names))) if found else None
     names = [samples] if isinstance(samples, str) else samples
     row_names = [rows] if isinstance(rows, str) else rows
     if axis is not None and mesh is None:
         raise ArgumentError(
             f"axis={axis!r} is an axis of a mesh: give the mesh, jitbatch.jit(mesh=mesh, axis={axis!r})"
         )
+    if timeout is not None and (mesh is None or not timeout > 0):
+        raise ArgumentError(f"timeout={timeout!r} is for the processes of a mesh: give the mesh, and a positive time")
     split = None if mesh is None else split_over(mesh, axis)
 
     def decorate(fun: Callable[P, R]) -> Jitted[P, R]:
         if not callable(fun):
             raise ArgumentError(f"jitbatch.jit compiles functions, got {fun!r}")
-        return Jitted(fun, names, pad, row_names, split, jit, options)
+        return Jitted(fun, names, pad, row_names, differentiated, split, timeout or SECONDS, jit, options)
 
     return decorate if fun is None else decorate(fun)

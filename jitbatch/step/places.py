@@ -93,10 +93,10 @@ class Parameters:
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> "Bound":
         count = len(self.positional)
-        given = dict(zip(self.positional, args, strict=False))
+        arguments = dict(zip(self.positional, args, strict=False))
         if self.further is not None and len(args) > count:
-            given[self.further] = tuple(args[count:])
-        return Bound(self, tuple(args), {**given, **kwargs})
+            arguments[self.further] = tuple(args[count:])
+        return Bound(self, tuple(args), {**arguments, **kwargs})
 
 
 class Bound(NamedTuple):

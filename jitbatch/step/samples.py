@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.compiles import trial
+from jitbatch.plan.differentiable import Names
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.rooms import Room, Rooms
 from jitbatch.record.arguments import Arguments
@@ -34,6 +35,7 @@ class Use:
         function: the decorated function.
         arguments: the arguments of the call, with the `Place`s of the samples in place of mapped arguments.
         shared: its shared arguments, without their values.
+        differentiable: the names of the inputs that the step differentiates.
         name: the name of the use. A step has the same names in every process.
         saved: the rooms of an earlier run, by the number of samples of a shard.
         rooms: the rooms of its plans, by the number of samples of a shard.
@@ -42,6 +44,7 @@ class Use:
     function: Any
     arguments: Arguments
     shared: SharedArguments
+    differentiable: Names = ()
     name: str = ""
     saved: Mapping[int, Sequence[Room]] = field(default_factory=dict)
     rooms: dict[int, Rooms] = field(default_factory=dict)
@@ -63,9 +66,11 @@ class Use:
             is_alone: take the sizes of these samples alone, instead of a room of this use.
             shards: the number of shards, or None.
         """
-        given = [samples[place] for place in self.places]
+        arguments = [samples[place] for place in self.places]
         rooms = None if is_alone else self._rooms_for
-        return self.function._planner.plan_use(self.arguments, self.shared, given, rooms, shards)
+        return self.function._planner.plan_use(
+            self.arguments, self.shared, arguments, rooms, shards, differentiable=self.differentiable
+        )
 
     def plan_like(
         self, samples: Mapping[Place, Any], like: Plan | Capacity | None, shards: int, has_headroom: bool
@@ -82,9 +87,9 @@ class Use:
             The plan, and whether it is for the program of the plan `like`.
         """
         rooms = Rooms(True, () if like is None else [Room(like, sys.maxsize)])
-        given = [samples[place] for place in self.places]
-        own = (lambda _: rooms) if has_headroom else None
-        plan = self.function._planner.plan_use(self.arguments, self.shared, given, own, shards, like)
+        arguments = [samples[place] for place in self.places]
+        make_rooms = (lambda _: rooms) if has_headroom else None
+        plan = self.function._planner.plan_use(self.arguments, self.shared, arguments, make_rooms, shards, like)
         return plan, isinstance(like, Plan) and plan.static is like.static
 
     def settle(self, count: int, plan: Plan) -> None:
@@ -127,6 +132,8 @@ class Samples:
     everything else before the step is called: the compiled step gets plans in place of samples.
     """
 
+    _instead = "Do that before the step is called, and pass the result as another argument"
+
     def __init__(
         self, about: About, plans: tuple[Plan, ...] | Buffers, mask: Any = None, given: Any = None, terms: Any = None
     ):
@@ -143,6 +150,15 @@ class Samples:
     def tree_unflatten(cls, about: About, children: Sequence[Any]) -> "Samples":
         return cls(about, *children)
 
+    def on_device(self) -> "Samples":
+        plans = self._plans
+        plans = jax.device_put(plans) if isinstance(plans, Buffers) else tuple(plan.on_device() for plan in plans)
+        return Samples(self._about, plans, jax.device_put(self._mask), self._given, self._terms)
+
+    def _plan(self, index: int) -> Plan:
+        assert not isinstance(self._plans, Buffers)
+        return self._plans[index]
+
     def __len__(self) -> int:
         return self._about.count
 
@@ -158,7 +174,7 @@ class Samples:
         raise ArgumentError(
             f"the argument {self._about.place} of {self._about.step} holds samples. In the body of the step they can "
             "be given whole to `.batch`, and have a length and a `.mask`; they cannot be indexed, iterated over or "
-            "computed with. Do that before the step is called, and pass the result as another argument"
+            f"computed with. {self._instead}"
         )
 
     __getitem__ = __iter__ = __array__ = __jax_array__ = __bool__ = __contains__ = __eq__ = _refuse  # type: ignore
@@ -192,17 +208,21 @@ class StepTrace:
         handles: the `Samples` handles, by place.
         met: the uses in the trace, by their keys.
         is_complete: whether there was a plan for each use.
+        new: the plans that the trace made, for uses without one.
     """
 
     def __init__(
-        self, name: str, known: Mapping[Hashable, Use], arguments: Mapping[str, Any], is_complete: bool = True
-    ):
+        self, name: str, known: Mapping[Hashable, Use], arguments: Mapping[str, Any], is_complete: bool = True,
+        differentiable: Names = (),
+    ):  # fmt: skip
         self.name = name
         self.arguments = arguments
         self.samples: dict[Place, Any] = {}
         self.handles: dict[Place, Samples] = {}
         self.met: dict[Hashable, Use] = {}
         self.is_complete = is_complete
+        self.new: list[Plan] = []
+        self._differentiable = differentiable
         self._known = known
         self._traced: Mapping[str, Any] = {}
 
@@ -241,7 +261,8 @@ class StepTrace:
                 )
         remaining = iter(places)
         parts = [part._replace(value=None if part.axis is None else next(remaining)) for part in arguments.parts]
-        use = Use(function, arguments._replace(parts=parts), SharedArguments(arguments.shared).without_values())
+        shared = SharedArguments(arguments.shared).without_values()
+        use = Use(function, arguments._replace(parts=parts), shared, self._differentiable)
         use = self.met.setdefault(use.key, self._known.get(use.key, use))
         samples = arguments.mapped[0].value
         parts = samples._about.parts if isinstance(samples, Samples) else None
@@ -256,10 +277,11 @@ class StepTrace:
             if isinstance(samples._plans, Buffers):
                 assert parts is not None
                 return parts.split.run(run, samples._plans, index, leaves, parts)
-            return run(samples._plans[index], leaves)
+            return run(samples._plan(index), leaves)
         self.is_complete = False
         with jax.ensure_compile_time_eval():  # JAX splits an array of samples
             plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
+        self.new.append(plan)
         with trial():  # the step is traced again, with plans for the samples
             outputs = run(plan, leaves)
         return outputs if parts is None else parts.repeated(outputs)

@@ -107,8 +107,8 @@ class Split:
 
         def run_shard(buffers: Buffers, arrays: list[Any]) -> Any:
             remaining = iter(arrays)
-            own = [next(remaining) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-            outputs = run(buffers.first_shard()[index], own)
+            local_leaves = [next(remaining) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+            outputs = run(buffers.first_shard()[index], local_leaves)
             if isinstance(outputs, Ragged):
                 first = jax.lax.axis_index(self.axis) * parts.size
                 return replace(outputs, sample=outputs.sample + first.astype(np.int32))

@@ -27,14 +27,14 @@ def flops_of(closed: Any) -> int:
 
 def _of_equation(equation: Any) -> int:
     name, params = equation.primitive.name, equation.params
-    made = sum(_size(var.aval) for var in equation.outvars)
+    results = sum(_size(var.aval) for var in equation.outvars)
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         shape = equation.invars[0].aval.shape
-        return 2 * made * math.prod(shape[axis] for axis in contracted)
+        return 2 * results * math.prod(shape[axis] for axis in contracted)
     if name == "conv_general_dilated":
         kernel = equation.invars[1].aval.shape
-        return 2 * made * math.prod(kernel) // max(kernel[params["dimension_numbers"].rhs_spec[0]], 1)
+        return 2 * results * math.prod(kernel) // max(kernel[params["dimension_numbers"].rhs_spec[0]], 1)
     if name == "cond":
         return max(map(flops_of, params["branches"]), default=0)
     inner = [value for value in params.values() if isinstance(value, compat.ClosedJaxpr)]
@@ -46,7 +46,7 @@ def _of_equation(equation: Any) -> int:
         return 0
     if name.startswith(_REDUCTIONS):
         return sum(_size(var.aval) for var in equation.invars)
-    return made
+    return results
 
 
 def _size(aval: Any) -> int:

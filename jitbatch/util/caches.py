@@ -73,13 +73,13 @@ class Cache:
         """The entry for each key, None for each missing one."""
         with self._lock:
             found = [self._entries.get(key) for key in keys]
-            for one in found:
-                if one is not None:
-                    self._entries.move_to_end(one[0])
+            for entry in found:
+                if entry is not None:
+                    self._entries.move_to_end(entry[0])
             misses = found.count(None)
             self._misses += misses
             self._hits += len(found) - misses
-        return [None if one is None else one[1] for one in found]
+        return [None if entry is None else entry[1] for entry in found]
 
     def put(self, key: Hashable, entry: Any, mark: int | None = None) -> Any:
         """Store `entry` unless the key has one already, and return the stored entry.

@@ -116,10 +116,11 @@ def primal_of(value: Any) -> Any:
 
 
 def transformation_of(value: Any) -> str:
-    """The innermost transformation that made a tracer, for errors. jax 0.10: the attributes of `modes_of`."""
+    """The innermost transformation that made a tracer, for errors. jax 0.10: the tracer of a differentiation has a
+    `primal`, that of a vmap a `batch_dim`."""
     if hasattr(value, "primal"):
         return "jax.grad or another differentiation"
-    return "jax.vmap" if hasattr(value, "val") else "jax.jit or a body of jax.lax"
+    return "jax.vmap" if hasattr(value, "batch_dim") else "jax.jit or a body of jax.lax"
 
 
 def varying_axes(value: Any) -> frozenset[str]:
@@ -350,8 +351,8 @@ def make_jaxpr(inputs: Sequence[Any], outputs: Sequence[Any], equations: Sequenc
 def with_outputs(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
     """A closed jaxpr with only its first `count` outputs."""
     jaxpr = closed.jaxpr
-    made = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
-    return ClosedJaxpr(made.replace(constvars=jaxpr.constvars), closed.consts)
+    shortened = make_jaxpr(jaxpr.invars, jaxpr.outvars[:count], jaxpr.eqns, "sample").jaxpr
+    return ClosedJaxpr(shortened.replace(constvars=jaxpr.constvars), closed.consts)
 
 
 def dead_code_eliminated(jaxpr: Jaxpr, used_outputs: Sequence[bool]) -> tuple[Jaxpr, list[bool]]:

@@ -43,13 +43,13 @@ def evaluate(equation: Any, inputs: Sequence[Any]) -> list[Any]:
     axes = axes_of(list(inputs))
     if not axes and not compat.names_explicit_axes(equation):
         return compat.evaluate(equation, inputs)
-    given = cast(list(inputs), axes)
+    operands = cast(list(inputs), axes)
     if equation.primitive.name in compat.RESHARDINGS and compat.names_explicit_axes(equation):
-        return given
+        return operands
     if equation.primitive in (compat.custom_jvp_call_p, compat.custom_vjp_call_p):
-        return cast(_with_own_derivative(equation, axes)(*given), axes)
+        return cast(_with_own_derivative(equation, axes)(*operands), axes)
     params = {name: _retraced(value, axes) for name, value in equation.params.items()}
-    return cast(compat.evaluate(equation.replace(params=params), given), axes)
+    return cast(compat.evaluate(equation.replace(params=params), operands), axes)
 
 
 def run(jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
@@ -95,20 +95,20 @@ def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
         return run(equation.params["call_jaxpr"], inputs)
 
     def float_part(inputs: Sequence[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
-        def outputs(*given: Any) -> list[Any]:
-            remaining = iter(given)
+        def outputs(*float_inputs: Any) -> list[Any]:
+            remaining = iter(float_inputs)
             operands = [next(remaining) if flow else value for value, flow in zip(inputs, flows, strict=True)]
             return floats(compat.evaluate(equation, operands), out_flows)
 
         return outputs, floats(inputs, flows)
 
     def push(inputs: Any, tangents: Any) -> list[Any]:
-        outputs, given = float_part(inputs)
-        return jax.jvp(outputs, given, tangents)[1]
+        outputs, float_inputs = float_part(inputs)
+        return jax.jvp(outputs, float_inputs, tangents)[1]
 
     def pull(inputs: Any, cotangents: Any) -> tuple[Any, ...]:
-        outputs, given = float_part(inputs)
-        return jax.vjp(outputs, *given)[1](cotangents)
+        outputs, float_inputs = float_part(inputs)
+        return jax.vjp(outputs, *float_inputs)[1](cotangents)
 
     def derivative(rule: Callable[..., Any], inputs: Any, others: Any, other_avals: Sequence[Any]) -> list[Any]:
         # JAX keeps the types of the first trace of a rule.
@@ -122,18 +122,18 @@ def _with_own_derivative(equation: Any, axes: Axes) -> Callable[..., list[Any]]:
 
         @fun.defjvp
         def _(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-            made = iter(derivative(push, primals, floats(tangents, flows), floats(avals, flows)))
+            float_results = iter(derivative(push, primals, floats(tangents, flows), floats(avals, flows)))
             values = primal(*primals)
             none = [np.zeros(np.shape(value), jax.dtypes.float0) for value in values]
-            return values, [next(made) if flow else zero for flow, zero in zip(out_flows, none, strict=True)]
+            return values, [next(float_results) if flow else zero for flow, zero in zip(out_flows, none, strict=True)]
 
         return fun
     fun = jax.custom_vjp(primal)
 
     def backward(inputs: Any, cotangents: Any) -> tuple[Any, ...]:
         out_avals = [var.aval for var in equation.outvars]
-        made = iter(derivative(pull, inputs, floats(cotangents, out_flows), floats(out_avals, out_flows)))
-        return tuple(next(made) if flow else None for flow in flows)
+        float_results = iter(derivative(pull, inputs, floats(cotangents, out_flows), floats(out_avals, out_flows)))
+        return tuple(next(float_results) if flow else None for flow in flows)
 
     fun.defvjp(lambda *inputs: (primal(*inputs), inputs), backward)
     return fun

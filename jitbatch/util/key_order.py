@@ -79,12 +79,12 @@ def _check_parts(tree: Any, most: int) -> None:
         if not waiting:
             return
         part = waiting.pop()
-        kind = type(part)
-        if kind is tuple or kind is list:
+        cls = type(part)
+        if cls is tuple or cls is list:
             waiting += part
-        elif kind is dict:
+        elif cls is dict:
             waiting += part.values()
-        elif kind not in _LEAVES:
+        elif cls not in _LEAVES:
             waiting += compat.children(part) or ()
     if waiting:
         raise TooManyParts
@@ -151,12 +151,12 @@ class KnownOrders:
 
     def _add(self, node: Any, path: tuple[Any, ...]) -> bool:
         """Add the dicts of a tree; False if it has nodes of other classes."""
-        kind = type(node)
-        if kind is dict:
+        cls = type(node)
+        if cls is dict:
             if len(node) > 1:
                 self._dicts.append((path, tuple(node)))
             return all(self._add(part, (*path, key)) for key, part in node.items())
-        if kind in (tuple, list):
+        if cls in (tuple, list):
             return all(self._add(part, (*path, index)) for index, part in enumerate(node))
         return compat.children(node) is None
 
@@ -186,9 +186,9 @@ def _are_sorted(keys: tuple[Any, ...]) -> bool:
     return list(keys) == sorted(keys)
 
 
-def _is_mapping(kind: type) -> bool:
+def _is_mapping(cls: type) -> bool:
     """Whether JAX may lose the order of keys of a class of mappings. `OrderedDict` keeps its order."""
-    return kind is dict or (issubclass(kind, Mapping) and kind is not OrderedDict)
+    return cls is dict or (issubclass(cls, Mapping) and cls is not OrderedDict)
 
 
 class _Ordering:
@@ -204,10 +204,10 @@ class _Ordering:
             return tree
         if type(tree) is dict:
             keys = next(self._orders) if len(tree) > 1 else tuple(tree)
-            made = {key: self.tree(part) for key, part in tree.items()}
-            if len(keys) != len(made):
-                raise ValueError(f"the order {keys} is not that of the keys {tuple(made)}")
-            return {key: made[key] for key in keys}
+            ordered = {key: self.tree(part) for key, part in tree.items()}
+            if len(keys) != len(ordered):
+                raise ValueError(f"the order {keys} is not that of the keys {tuple(ordered)}")
+            return {key: ordered[key] for key in keys}
         parts, outline = jax.tree.flatten(tree, is_leaf=self._is_part)
         if parts and parts[0] is tree:
             return self._mapping(tree)

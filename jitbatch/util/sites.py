@@ -63,8 +63,8 @@ class Site(NamedTuple):
     @property
     def where(self) -> str:
         """The innermost line outside of network libraries, as `file:line`."""
-        own = (one for one in self.chain if not compat.defined_in_network_library(one[0].f_code.co_filename))
-        frame, instruction = next(own, self.chain[0])  # the frame may have advanced or returned since
+        users = (caller for caller in self.chain if not compat.defined_in_network_library(caller[0].f_code.co_filename))
+        frame, instruction = next(users, self.chain[0])  # the frame may have advanced or returned since
         return f"{frame.f_code.co_filename}:{_lines(frame.f_code).get(instruction)}"
 
 
@@ -103,10 +103,10 @@ def calls_itself(code: CodeType) -> bool:
     receiver = code.co_varnames[:1]
     codes = [code]
     while codes:
-        one = codes.pop()
-        codes += [const for const in one.co_consts if isinstance(const, CodeType)]
+        inner = codes.pop()
+        codes += [const for const in inner.co_consts if isinstance(const, CodeType)]
         before = None
-        for instruction in dis.get_instructions(one):
+        for instruction in dis.get_instructions(inner):
             if instruction.argval == code.co_name:
                 if instruction.opname in _NAME_LOADS:
                     return True
@@ -167,17 +167,17 @@ def _computing_operators(code: CodeType) -> Iterator[int]:
         return
     instructions = list(dis.get_instructions(code))
 
-    def is_fixed(place: int) -> bool:
+    def is_fixed(position: int) -> bool:
         """Whether the top of the stack before an instruction is a fixed value, loaded by the instruction before."""
-        if place < 2 or instructions[place].is_jump_target:
+        if position < 2 or instructions[position].is_jump_target:
             return False
-        before, load = instructions[place - 2 : place]
+        before, load = instructions[position - 2 : position]
         is_setting = load.opname == "LOAD_ATTR" and before.argval == "self"
         return is_setting or load.opname.startswith(_FIXED_LOADS)
 
-    for place, instruction in enumerate(instructions):
-        if instruction.opname in _OPERATORS and not is_fixed(place):
-            begin, pushed = place, 0  # `begin` moves to the first instruction of the right operand
+    for position, instruction in enumerate(instructions):
+        if instruction.opname in _OPERATORS and not is_fixed(position):
+            begin, pushed = position, 0  # `begin` moves to the first instruction of the right operand
             while begin > 0 and pushed < 1:
                 begin -= 1
                 pushed += dis.stack_effect(instructions[begin].opcode, instructions[begin].arg, jump=False)

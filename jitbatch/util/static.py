@@ -20,22 +20,22 @@ def bits_key(value: Any) -> Hashable:
     In Python, `1 == 1.0 == True`, `0.0 == -0.0` and `nan != nan`. None of that may decide whether two samples are the
     same program.
     """
-    kind = type(value)
-    if kind is float:
-        return kind, struct.pack("<d", value)
-    if kind is complex:
-        return kind, struct.pack("<dd", value.real, value.imag)
+    cls = type(value)
+    if cls is float:
+        return cls, struct.pack("<d", value)
+    if cls is complex:
+        return cls, struct.pack("<dd", value.real, value.imag)
     if isinstance(value, tuple | list):
-        return kind, tuple(map(bits_key, value))
+        return cls, tuple(map(bits_key, value))
     if isinstance(value, dict):
-        return kind, tuple((bits_key(k), bits_key(v)) for k, v in value.items())
+        return cls, tuple((bits_key(k), bits_key(v)) for k, v in value.items())
     if isinstance(value, frozenset):
-        return kind, frozenset(map(bits_key, value))
+        return cls, frozenset(map(bits_key, value))
     if isinstance(value, np.generic):
-        return kind, value.dtype, value.tobytes()
+        return cls, value.dtype, value.tobytes()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return kind, tuple(bits_key(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return kind, value
+        return cls, tuple(bits_key(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return cls, value
 
 
 class Static(Generic[T]):

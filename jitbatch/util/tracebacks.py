@@ -14,10 +14,10 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         frames.append(traceback)
         traceback = traceback.tb_next
-    own = [one for one in frames if not is_library(one.tb_frame.f_code)]
-    if not own or jax.config.jax_traceback_filtering == "off":  # type: ignore[attr-defined]
-        own = frames
-    made: TracebackType | None = None
-    for one in reversed(own):
-        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return made
+    kept = [frame for frame in frames if not is_library(frame.tb_frame.f_code)]
+    if not kept or jax.config.jax_traceback_filtering == "off":  # type: ignore[attr-defined]
+        kept = frames
+    chain: TracebackType | None = None
+    for frame in reversed(kept):
+        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain

@@ -15,8 +15,8 @@ from sampled import every
 
 from jitbatch import jitbatch
 from jitbatch.batch.retype import typed
+from jitbatch.execute.fused.executor import refill_layout
 from jitbatch.execute.fused.layout import TableLayout
-from jitbatch.execute.fused.lower import refill
 from jitbatch.schedule.policies import POLICIES
 
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="there is no compiled core")
@@ -81,7 +81,7 @@ def test_a_program_is_filled_again(name: str, loops: str, core: str) -> None:
         for plan, own in ((small, samples[2:7]), (large, samples)):
             leaves = [jax.tree.leaves(sample) for sample in own]
             inputs = [graph.input_rows.taken(some) for graph, some in zip(plan.graphs, leaves, strict=True)]
-            filled = refill(layout, typed(plan.graphs, static.types), inputs, POLICIES["auto"], dedupe=True)
+            filled = refill_layout(layout, typed(plan.graphs, static.types), inputs, POLICIES["auto"], dedupe=True)
             assert filled is not None
             jax.tree.map(np.testing.assert_array_equal, filled.tables, plan.tables)
             for one, other in zip(filled.inputs, plan.rows, strict=True):
@@ -105,5 +105,5 @@ def test_a_batch_that_does_not_fit_is_refused(loops: str, core: str) -> None:
         leaves = [jax.tree.leaves(sample) for sample in samples]
         inputs = [graph.input_rows.taken(some) for graph, some in zip(large.graphs, leaves, strict=True)]
         graphs = typed(large.graphs, static.types)
-        assert refill(layout, graphs, inputs, POLICIES["auto"], dedupe=True) is None
-        assert refill(layout, graphs[:4], inputs[:4], POLICIES["auto"], dedupe=True) is not None
+        assert refill_layout(layout, graphs, inputs, POLICIES["auto"], dedupe=True) is None
+        assert refill_layout(layout, graphs[:4], inputs[:4], POLICIES["auto"], dedupe=True) is not None

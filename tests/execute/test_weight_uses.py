@@ -202,13 +202,13 @@ def test_the_sum_of_two_matmuls_and_a_bias_reads_all_of_them() -> None:
 
 
 def test_cotangents_take_the_place_of_saved_outputs() -> None:
-    assert made("lstm")[1].saved_place == [0]
-    assert made("scale")[1].saved_place == [None]
+    assert made("lstm")[1].saved_ids == [0]
+    assert made("scale")[1].saved_ids == [None]
 
 
 def test_cotangents_do_not_take_the_place_of_what_stored_rows_are_computed_from() -> None:
-    assert made("two layers")[1].saved_place == [None, 1]
-    assert made("concatenated")[1].saved_place == [0]  # its stored row is made of operands
+    assert made("two layers")[1].saved_ids == [None, 1]
+    assert made("concatenated")[1].saved_ids == [0]  # its stored row is made of operands
 
 
 def test_constants_have_no_gradient() -> None:
@@ -216,7 +216,7 @@ def test_constants_have_no_gradient() -> None:
     assert len(cut.weight_uses) == 2
     assert len(cut.tapped) == 1
     assert not cut.stored_rows
-    assert cut.saved_place == [0]
+    assert cut.saved_ids == [0]
 
 
 def test_rows_that_are_not_operands_are_stored() -> None:

@@ -38,9 +38,9 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def by(change: Any, outputs: Any = lambda results: results) -> None:
         real = run_module.execute
-        import jitbatch.decorator as api
-
-        monkeypatch.setattr(api, "execute", lambda plan, leaves: outputs(real(plan, change(leaves))))
+        monkeypatch.setattr(
+            "jitbatch.methods.batched.execute", lambda plan, leaves: outputs(real(plan, change(leaves)))
+        )
 
     return by
 
@@ -196,3 +196,10 @@ def test_the_type_of_a_number_in_shared_arguments_is_told_as_well() -> None:
     scaled = jitbatch(lambda p, x: p["w"] * x * (2.0 if isinstance(p["k"], float) else 5.0))
     with pytest.raises(AssertionError, match="differs from the plain loop"):
         scaled.check({"w": jnp.float32(2), "k": 1.0}, [3.0])
+
+
+def test_an_error_of_the_plain_loop_names_the_sample_and_says_that_numbers_are_arrays_in_a_batch() -> None:
+    needs_array = jitbatch(lambda w, x: w * x.astype(jnp.float32))
+    with pytest.raises(AttributeError) as raised:
+        needs_array.check(2.0, [jnp.int32(1), 2])
+    assert any("by the plain loop, in a call with sample 1" in note for note in raised.value.__notes__)

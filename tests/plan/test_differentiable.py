@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +170,33 @@ def test_padding_has_no_gradient_and_packing_is_the_inverse() -> None:
     assert not np.any(np.asarray(forces(PARAMS, plan)[0])[sum(len(sample["positions"]) for sample in samples) :])
 
 
+def test_rows_of_other_inputs_of_the_same_class_have_no_gradient() -> None:
+    """Else a loss on gradients, a sum over rows, would count them."""
+    pulled = jitbatch(lambda params, molecule: params["k"] * jnp.sum(molecule["positions"][0] * molecule["wind"]))
+    samples = [{"positions": np.ones((1, 2), "f"), "wind": np.full(2, n, "f")} for n in (1, 2)]
+    plan = pulled.plan(PARAMS, samples, differentiable="positions")
+    (rows,) = jax.grad(lambda inputs: pulled.batch(PARAMS, plan.with_inputs(inputs)).sum())(plan.inputs)
+    np.testing.assert_allclose(rows[:, 0], [0.9, 0, 1.8, 0], rtol=1e-5)
+    assert plan.row_samples[0].tolist() == [0, -1, 1, -1]
+
+
+def test_shards() -> None:
+    samples = molecules()[:4]
+    plan = energy.plan(PARAMS, samples, differentiable="positions", shards=2)
+    slopes = [forces(PARAMS, plan.shard(shard)) for shard in range(2)]
+    found = plan.unpack(jax.tree.map(lambda *both: jnp.stack(both), *slopes))
+    wanted = gradients(energy.__wrapped__, PARAMS, samples)
+    assert_same([one["positions"] for one in found], wanted, rtol=1e-4, atol=1e-6)
+    assert_same(plan.unpack(plan.pack(found)), found)
+
+
+def test_plans_on_a_device_with_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    plan = next(energy.plans(PARAMS, [molecules()], differentiable="positions", prefetch=0))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(plan))
+    assert len(plan.unpack(forces(PARAMS, plan))) == 5
+
+
 def test_errors() -> None:
     samples = molecules()
     with pytest.raises(ArgumentError, match=r"'place' names no array of floats.*molecule\.positions \(float32\)"):
@@ -182,6 +210,8 @@ def test_errors() -> None:
     plan = energy.plan(PARAMS, samples, differentiable="positions")
     with pytest.raises(PlanError, match="not saved"):
         plan.save("never")
+    with pytest.raises(PlanError, match="Save its capacity"):
+        pickle.dumps(plan)
     with pytest.raises(PlanError, match=r"outside of jax\.jit"):
         jax.jit(plan.unpack)(plan.inputs)
     with pytest.raises(PlanError, match="1 arrays of differentiable inputs, not 2"):

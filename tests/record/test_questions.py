@@ -35,8 +35,47 @@ def test_a_number_is_answered_alike_in_a_batch_and_alone() -> None:
 
 @pytest.mark.parametrize("transformation", [jax.jit, jax.vmap, lambda f: jax.jit(jax.grad(f))])
 def test_run_inside_of_a_transformation(transformation: Any) -> None:
-    with pytest.raises(QuestionError, match=r"asked inside of jax\.(vmap|jit).* for a traced float32\[\]"):
+    with pytest.raises(QuestionError, match=r"asked at .* inside of jax\.(vmap|jit).* for a traced float32\[\]"):
         transformation(lambda x: jitbatch.run(ask(x)))(jnp.ones(2) if transformation is jax.vmap else 1.0)
+
+
+def asks(x: Any) -> Any:
+    return x if jitbatch.value(x > 0) else -x
+
+
+def runs(x: Any) -> Any:
+    return jitbatch.run(ask(x))
+
+
+BODIES = {
+    "jit": jax.jit,
+    "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, x]))[0],
+    "grad": jax.grad,
+    "cond": lambda f: lambda x: jax.lax.cond(True, f, f, x),
+    "loop": lambda f: lambda x: jax.lax.fori_loop(0, 2, lambda _, y: f(y), x),
+    "decorated": lambda f: lambda x: decorated(lambda one, y: one * f(y))(1.0, x),
+}
+
+
+@pytest.mark.parametrize("wrap", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (asks, r"is not awaited, at .*test_questions.py:\d+"),
+        (runs, r"jitbatch.(run|value) was .*test_questions.py:\d+"),
+    ],
+)
+def test_bodies_that_cannot_ask(wrap: Any, body: Any, message: str) -> None:
+    """They are refused by name, with the line and the sample."""
+
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        return wrap(body)(x) + one
+
+    with pytest.raises(QuestionError, match=message) as raised:
+        sample.batch(1.0, [2.0])
+    told = [str(raised.value), *getattr(raised.value, "__notes__", ())]
+    assert any("sample 0 of " in text for text in told)
 
 
 def test_run_under_grad_answers_with_the_primal() -> None:

@@ -10,7 +10,6 @@ import pytest
 import jitbatch
 from jitbatch import jitbatch as decorated
 from jitbatch.record.questions import run
-from jitbatch.rollout import flight as flight_module
 from jitbatch.util.errors import DecisionError, PlanError, QuestionError
 
 PARAMS = {
@@ -49,7 +48,8 @@ def test_a_batch_is_the_loop() -> None:
 
 
 def test_decisions_and_syncs_are_told() -> None:
-    rolled = climb.rollout(PARAMS, SAMPLES)
+    afresh = decorated(climb.__wrapped__.asynchronous)  # type: ignore[attr-defined]
+    rolled = afresh.rollout(PARAMS, SAMPLES)
     assert rolled.syncs == max(map(len, rolled.decisions.answers)) + 1
     assert len({len(answers) for answers in rolled.decisions.answers}) > 1
     assert rolled.decisions[0] == rolled.decisions[4]
@@ -150,11 +150,11 @@ def test_new_shared_arguments_come_in_at_the_next_sync() -> None:
 
 def test_more_samples_than_room_and_small_arenas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jitbatch.rollout.rollout.MOST_IN_FLIGHT", 4)
-    monkeypatch.setattr("jitbatch.decorator.MOST_IN_FLIGHT", 4)
+    monkeypatch.setattr("jitbatch.methods.asynchronous.MOST_IN_FLIGHT", 4)
     monkeypatch.setattr("jitbatch.rollout.arenas.LEAST_ROWS", 256)
     monkeypatch.setattr("jitbatch.rollout.arenas.MOST_ROWS", 256)
     monkeypatch.setattr("jitbatch.rollout.arenas.TRANSFERS", ((1 << 62, (16, 4)),))
-    monkeypatch.setattr(flight_module, "VALUES", 2)
+    monkeypatch.setattr("jitbatch.rollout.held.VALUES", 2)
     afresh = decorated(climb.__wrapped__.asynchronous)  # type: ignore[attr-defined]
     samples = [(0.1 * number, 1 + number % 3) for number in range(40)]
     np.testing.assert_allclose(afresh.batch(PARAMS, samples), loop(PARAMS, samples), rtol=1e-4, atol=1e-6)
@@ -210,7 +210,7 @@ def test_a_cancelled_sample_ends_where_it_waits() -> None:
         flight.advance()
     assert second.result == 0.0
     flight.cancel(second)
-    assert (flight._rows == -1).all(), "no row is left behind"
+    assert (flight._held.rows == -1).all(), "no row is left behind"
     flight.close()
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jitbatch import jitbatch
-from jitbatch.decorator import Batched
 from jitbatch.ir.graph import Graph
+from jitbatch.methods.batched import Batched
 from jitbatch.record.context import Structure
 from jitbatch.tune.cost import (
     ON_ACCELERATOR,

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from jitbatch import JitbatchError, jitbatch
-from jitbatch.decorator import METHODS
+from jitbatch.methods.batched import METHODS
 
 
 @pytest.mark.parametrize("transform", [nnx.jit, jax.jit, jax.vmap, jax.grad], ids=lambda one: one.__name__)

@@ -66,14 +66,11 @@ class Backward:
         carry = lax.fori_loop(0, rounds, lambda i, carry: self._round(rounds - 1 - i, carry), self._first_carry())
         d_arenas = tuple(self._d_arena(arena, carry) for arena in range(len(self.arenas)))
         d_shared = []
-        for number, block in enumerate(self.shape.blocks):
+        for block_id, block in enumerate(self.shape.blocks):
             with block.kind.cell.scope(), jax.named_scope("weights"):
-                d_shared.append(
-                    contract(
-                        self.shape, number, self.arenas, self.shared[number], carry.taps[number], carry.kept[number],
-                        self.tables,
-                    )
-                )  # fmt: skip
+                taps, kept = carry.taps[block_id], carry.kept[block_id]
+                shared = self.shared[block_id]
+                d_shared.append(contract(self.shape, block_id, self.arenas, shared, taps, kept, self.tables))
         return d_arenas, tuple(d_shared), jax.tree.map(lambda _: None, self.tables)
 
     def _first_carry(self) -> Carry:
@@ -84,8 +81,8 @@ class Backward:
         )
         taps = tuple(
             tuple(
-                jnp.zeros((shape.room(block), *aval.shape), aval.dtype) if place is None else saved[place]
-                for aval, place in zip(block.cut.tap_avals, block.cut.saved_place, strict=True)
+                jnp.zeros((shape.room(block), *aval.shape), aval.dtype) if saved_id is None else saved[saved_id]
+                for aval, saved_id in zip(block.cut.tap_avals, block.cut.saved_ids, strict=True)
             )
             for block, saved in zip(shape.blocks, self.saved, strict=True)
         )
@@ -100,30 +97,30 @@ class Backward:
         firsts = RoundTable(self.tables["ends"], r, hoists)
         ends = RoundTable(self.ends, r, hoists)
         spans = [None if span is None else RoundTable(span, r, hoists) for span in self.tables["pair_span"]]
-        for number in reversed(range(len(self.shape.blocks))):
-            carry = carry._replace(rows=self._sum_pairs(carry.rows, spans, number))
-            with self.shape.blocks[number].kind.cell.scope():
-                run = functools.partial(self._chunk, number, firsts.at(number, 0))
-                carry = self.shape.over_chunks(number, ends, run, carry, -1)
+        for block_id in reversed(range(len(self.shape.blocks))):
+            carry = carry._replace(rows=self._sum_pairs(carry.rows, spans, block_id))
+            with self.shape.blocks[block_id].kind.cell.scope():
+                run = functools.partial(self._chunk, block_id, firsts.at(block_id, 0))
+                carry = self.shape.over_chunks(block_id, ends, run, carry, -1)
         return carry
 
     # Sums over the readers of a value
 
     @jax.named_scope("pair_sums")
-    def _sum_pairs(self, rows: tuple[Any, ...], spans: list[RoundTable | None], number: int) -> tuple[Any, ...]:
+    def _sum_pairs(self, rows: tuple[Any, ...], spans: list[RoundTable | None], block_id: int) -> tuple[Any, ...]:
         """Computes the pair sums that a type reads in a round, and returns the updated cotangent rows."""
         summed = list(rows)
         for arena, span in enumerate(spans):
             if span is None:
                 continue
-            first = span.at(number, 0)
+            first = span.at(block_id, 0)
             run = functools.partial(self._sum_chunk, arena)
             if self.shape.pair_trips is None:
-                with jax.named_scope(f"pairs_{number}_{arena}"):
-                    _, summed[arena] = while_before(span.later(number, 1), first, 1, run, summed[arena])
+                with jax.named_scope(f"pairs_{block_id}_{arena}"):
+                    _, summed[arena] = while_before(span.later(block_id, 1), first, 1, run, summed[arena])
                 continue
             # Recomputing a chunk gives the same rows. A chunk that runs too early is computed again later.
-            last = jnp.maximum(span.at(number, 1), 1) - 1
+            last = jnp.maximum(span.at(block_id, 1), 1) - 1
 
             def once(k: Any, rows: Any, run: Any = run, first: Any = first, last: Any = last) -> Any:
                 return run(jnp.minimum(first + k, last), rows)
@@ -149,63 +146,68 @@ class Backward:
             width: its width.
         """
         total = [part(self.cotangents[arena], begin + start, width) for arena, begin in outputs]
-        for arena, own in enumerate(rows):
-            places = [place for place, output in enumerate(outputs) if output[0] == arena]
-            if own is None or not places:
+        for arena, arena_rows in enumerate(rows):
+            output_ids = [output_id for output_id, output in enumerate(outputs) if output[0] == arena]
+            if arena_rows is None or not output_ids:
                 continue
-            edges = [part(self.tables["edge_of_row"][arena], outputs[place][1] + start, width) for place in places]
+            edges = [
+                part(self.tables["edge_of_row"][arena], outputs[output_id][1] + start, width)
+                for output_id in output_ids
+            ]
             # Without the barrier, XLA fuses the gather into later writes to the same array, and copies it.
-            for place, terms in zip(places, lax.optimization_barrier(gather_each(own, edges)), strict=True):
-                total[place] += terms
+            for output_id, terms in zip(
+                output_ids, lax.optimization_barrier(gather_each(arena_rows, edges)), strict=True
+            ):
+                total[output_id] += terms
         return total
 
     # Chunks
 
-    def _chunk(self, number: int, first: Any, width: int, end: Any, carry: Carry) -> Carry:
+    def _chunk(self, block_id: int, first: Any, width: int, end: Any, carry: Carry) -> Carry:
         """Runs the chunk of a type that ends at `end`. The nodes of its round begin at `first`."""
         start = end - width
-        if self.shape.blocks[number].kind.is_variadic:
-            return carry._replace(rows=self._reduction_chunk(number, width, start, carry.rows))
-        block, cut = self.shape.blocks[number], self.shape.blocks[number].cut
-        saved = [part(own, start, width) for own in self.saved[number]]
-        for tap, place in zip(carry.taps[number], cut.saved_place, strict=True):
-            if place is not None:  # the tap replaces the saved value
-                saved[place] = part(tap, start, width)
+        if self.shape.blocks[block_id].kind.is_variadic:
+            return carry._replace(rows=self._reduction_chunk(block_id, width, start, carry.rows))
+        block, cut = self.shape.blocks[block_id], self.shape.blocks[block_id].cut
+        saved = [part(buffer, start, width) for buffer in self.saved[block_id]]
+        for tap, saved_id in zip(carry.taps[block_id], cut.saved_ids, strict=True):
+            if saved_id is not None:  # the tap replaces the saved value
+                saved[saved_id] = part(tap, start, width)
         outputs = [
             (arena, begin)
-            for arena, begin, atom in zip(self.shape.writes[number], block.starts, cut.out_atoms, strict=True)
+            for arena, begin, atom in zip(self.shape.writes[block_id], block.starts, cut.out_atoms, strict=True)
             if is_float(atom.aval)
         ]
         d_outputs = self._cotangents_of(carry.rows, outputs, start, width)
-        d_operands, d_taps, kept = self._pull(number, width, start, saved, d_outputs)
+        d_operands, d_taps, kept = self._pull(block_id, width, start, saved, d_outputs)
 
         rows, remaining = list(carry.rows), iter(d_operands)
-        for arena, begin in zip(self.shape.reads[number], self.shape.edges[number], strict=True):
+        for arena, begin in zip(self.shape.reads[block_id], self.shape.edges[block_id], strict=True):
             if begin >= 0:
                 rows[arena] = put(rows[arena], next(remaining), begin + start)
         is_own = jnp.arange(width) >= first - start
         taps = tuple(
-            put(own, _where(is_own, value, 0 if place is None else saved[place]), start)
-            for own, value, place in zip(carry.taps[number], d_taps, cut.saved_place, strict=True)
+            put(buffer, _where(is_own, value, 0 if saved_id is None else saved[saved_id]), start)
+            for buffer, value, saved_id in zip(carry.taps[block_id], d_taps, cut.saved_ids, strict=True)
         )
-        own_kept = tuple(put(own, value, start) for own, value in zip(carry.kept[number], kept, strict=True))
-        return Carry(tuple(rows), _replaced(carry.taps, number, taps), _replaced(carry.kept, number, own_kept))
+        kept_rows = tuple(put(buffer, value, start) for buffer, value in zip(carry.kept[block_id], kept, strict=True))
+        return Carry(tuple(rows), _replaced(carry.taps, block_id, taps), _replaced(carry.kept, block_id, kept_rows))
 
-    def _reduction_chunk(self, number: int, width: int, start: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _reduction_chunk(self, block_id: int, width: int, start: Any, rows: tuple[Any, ...]) -> tuple[Any, ...]:
         """Writes the cotangents of a chunk of sums. All terms of a sum share one cotangent row."""
-        (begin,), (arena,) = self.shape.edges[number], self.shape.writes[number]
+        (begin,), (arena,) = self.shape.edges[block_id], self.shape.writes[block_id]
         if begin < 0:
             return rows
-        (d_sum,) = self._cotangents_of(rows, [(arena, self.shape.blocks[number].starts[0])], start, width)
+        (d_sum,) = self._cotangents_of(rows, [(arena, self.shape.blocks[block_id].starts[0])], start, width)
         return _replaced(rows, arena, put(rows[arena], d_sum, begin + start))
 
     def _pull(
-        self, number: int, width: int, start: Any, saved: list[Any], d_outputs: list[Any]
+        self, block_id: int, width: int, start: Any, saved: list[Any], d_outputs: list[Any]
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Returns the cotangents of a chunk's operands and taps, and the rows that its weight uses read."""
-        cut, shared = self.shape.blocks[number].cut, self.shared[number]
-        operands = self.shape.operands(number, self.arenas, self.tables, start, width)
-        flows = [begin >= 0 for begin in self.shape.edges[number]]
+        cut, shared = self.shape.blocks[block_id].cut, self.shared[block_id]
+        operands = self.shape.operands(block_id, self.arenas, self.tables, start, width)
+        flows = [begin >= 0 for begin in self.shape.edges[block_id]]
         zeros = jaxprs.cast([jnp.zeros((width, *aval.shape), aval.dtype) for aval in cut.tap_avals], self.axes)
 
         def float_outputs(float_rows: list[Any], zeros: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -231,8 +233,8 @@ class Backward:
                 row_of_sum, row_of_term = self.tables["row_of_term"][arena]
                 total = scatter_sums(total, gather(rows, row_of_sum), row_of_term)
         for writes, block in zip(self.shape.writes, self.shape.blocks, strict=True):
-            for place, begin in zip(writes, block.starts, strict=True):
-                if place == arena:  # the loop overwrites these rows
+            for written, begin in zip(writes, block.starts, strict=True):
+                if written == arena:  # the loop overwrites these rows
                     total = put(total, jnp.zeros((self.shape.room(block), *total.shape[1:]), total.dtype), begin)
         return total
 

@@ -63,8 +63,8 @@ def with_rule(
 
     @partial(saving.defjvp, symbolic_zeros=True)
     def saving_rule(static: Any, primals: tuple[Any, ...], d_primals: tuple[Any, ...]) -> tuple[Any, Any]:
-        made, d_results = differentiate(static, primals, d_primals)
-        return made, (d_results, jax.tree.map(_no_tangent, made[1]))  # `_Modes` computes what is saved again
+        results, d_results = differentiate(static, primals, d_primals)
+        return results, (d_results, jax.tree.map(_no_tangent, results[1]))  # `_Modes` computes what is saved again
 
     return function
 
@@ -87,8 +87,8 @@ class _Modes:
 
     def pull(self, args: Any, saved: Any, d_results: list[Any]) -> list[Any]:
         """The cotangents of the arguments."""
-        given = self.results.unflatten(d_results, [None] * len(self.results.flows))
-        return self.arguments.floats(self.backward(args, saved, given))
+        cotangents = self.results.unflatten(d_results, [None] * len(self.results.flows))
+        return self.arguments.floats(self.backward(args, saved, cotangents))
 
     def pull_afresh(self, args: Any, d_results: list[Any]) -> list[Any]:
         """`pull` as a function of the arguments alone."""
@@ -112,8 +112,8 @@ class _Modes:
 
         @evaluate.defjvp
         def of_evaluate(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            made = evaluate(*primals)
-            return made, self._second(primals, tangents, tree, self.push, self._transposed_push, made)
+            results = evaluate(*primals)
+            return results, self._second(primals, tangents, tree, self.push, self._transposed_push, results)
 
         @jax.custom_jvp
         def transpose(flat: list[Any], d_results: list[Any]) -> list[Any]:
@@ -122,21 +122,21 @@ class _Modes:
 
         @transpose.defjvp
         def of_transpose(primals: Any, tangents: Any) -> tuple[Any, Any]:
-            made = transpose(*primals)
-            return made, self._second(primals, tangents, tree, self.pull_afresh, self._transposed_pull, made)
+            results = transpose(*primals)
+            return results, self._second(primals, tangents, tree, self.pull_afresh, self._transposed_pull, results)
 
-        made = _bind(flat, d_inputs, evaluate, transpose, like=(inputs, outputs))
-        return self.results.unflatten(made, list(map(_no_tangent, jax.tree.leaves(self.values))))
+        results = _bind(flat, d_inputs, evaluate, transpose, like=(inputs, outputs))
+        return self.results.unflatten(results, list(map(_no_tangent, jax.tree.leaves(self.values))))
 
-    def _transposed_push(self, args: Any, saved: Any, d_args: list[Any], given: list[Any]) -> list[Any]:
-        return [*self.bend(args, given, d_args), *self.pull(args, saved, given)]
+    def _transposed_push(self, args: Any, saved: Any, d_args: list[Any], d_results: list[Any]) -> list[Any]:
+        return [*self.bend(args, d_results, d_args), *self.pull(args, saved, d_results)]
 
-    def _transposed_pull(self, args: Any, saved: Any, d_results: list[Any], given: list[Any]) -> list[Any]:
-        return [*self.bend(args, d_results, given), *self.push(args, given)]
+    def _transposed_pull(self, args: Any, saved: Any, d_results: list[Any], d_args: list[Any]) -> list[Any]:
+        return [*self.bend(args, d_results, d_args), *self.push(args, d_args)]
 
     def _second(
         self, primals: Any, tangents: Any, tree: Any, fun: Callable[..., Any], transposed: Callable[..., Any],
-        made: list[Any],
+        results: list[Any],
     ) -> list[Any]:  # fmt: skip
         """The tangents of `push` or `pull`, as one linear operation of the tangents of both its operands.
 
@@ -145,23 +145,23 @@ class _Modes:
             tree: the tree of the former.
             fun: `push` or `pull`, as a function of the arguments and the linear operand.
             transposed: the transposition, a function of the arguments, saved values, linear operand and cotangents.
-            made: the results of `fun`.
+            results: of `fun`.
         """
         (flat, linear), (d_flat, d_linear) = primals, tangents
         args = tree.unflatten(flat)[0]
         inputs, d_inputs = self.arguments.floats(args), self.arguments.floats(tree.unflatten(d_flat)[0])
         count = len(inputs)
 
-        def evaluate(residuals: list[Any], given: list[Any]) -> list[Any]:
+        def evaluate(residuals: list[Any], d_operands: list[Any]) -> list[Any]:
             args, linear = tree.unflatten(residuals[: len(flat)])[0], residuals[len(flat) :]
-            return jax.jvp(fun, (args, linear), (self._tangents_of(args, given[:count]), given[count:]))[1]
+            return jax.jvp(fun, (args, linear), (self._tangents_of(args, d_operands[:count]), d_operands[count:]))[1]
 
-        def transpose(residuals: list[Any], given: list[Any]) -> list[Any]:
+        def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
             args, saved = tree.unflatten(residuals[: len(flat)])
-            return transposed(args, saved, residuals[len(flat) :], given)
+            return transposed(args, saved, residuals[len(flat) :], cotangents)
 
         rules = _differentiated_forward(evaluate), _differentiated_forward(transpose)
-        return _bind([*flat, *linear], [*d_inputs, *d_linear], *rules, like=([*inputs, *linear], made))
+        return _bind([*flat, *linear], [*d_inputs, *d_linear], *rules, like=([*inputs, *linear], results))
 
     def _tangents_of(self, args: Any, floats: list[Any]) -> Any:
         none = [np.zeros(jnp.shape(leaf), jax.dtypes.float0) for leaf in jax.tree.leaves(args)]
@@ -200,8 +200,8 @@ def _differentiated_forward(fun: Linear) -> Linear:
 
     @function.defjvp
     def rule(primals: Any, d_primals: Any) -> tuple[Any, Any]:
-        made, d_made = jax.jvp(fun, primals, d_primals)
-        return made, _without_reverse_mode(d_made)
+        results, d_results = jax.jvp(fun, primals, d_primals)
+        return results, _without_reverse_mode(d_results)
 
     return function
 
@@ -251,15 +251,17 @@ def _evaluate(*operands: Any, counts: tuple[int, int, int], evaluate: Linear, **
 
 
 def _differentiate(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    given = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(partial(_evaluate, **params), tuple(primals), given)
+    d_operands = tuple(map(ad.instantiate_zeros, tangents))
+    return jax.jvp(partial(_evaluate, **params), tuple(primals), d_operands)
 
 
 def _transpose(cotangents: Any, *operands: Any, counts: tuple[int, int, int], transpose: Linear, **_: Any) -> list[Any]:
     residuals, tangents = _split(operands, counts)[2:]
-    made = transpose(residuals, list(map(ad.instantiate_zeros, cotangents)))
+    d_linear = transpose(residuals, list(map(ad.instantiate_zeros, cotangents)))
     wanted = map(ad.is_undefined_primal, tangents)
-    return [None] * sum(counts) + [value if one else None for value, one in zip(made, wanted, strict=True)]
+    return [None] * sum(counts) + [
+        value if is_wanted else None for value, is_wanted in zip(d_linear, wanted, strict=True)
+    ]
 
 
 def _batch(
@@ -273,7 +275,7 @@ def _batch(
         for value, axis in zip(tangents, tangent_axes, strict=True)
     ]
     mapped = partial(jax.vmap, in_axes=(residual_axes, 0), axis_size=size)
-    made = tangents_p.bind(
+    results = tangents_p.bind(
         *itertools.chain(*markers),
         *residuals,
         *tangents,
@@ -284,7 +286,7 @@ def _batch(
     )
     is_beyond = any(d is not None and a is None for a, d in zip(argument_axes, tangent_axes, strict=True))
     out_axes = [0 if is_beyond or axis is not None else None for axis in result_axes]
-    return [value if axis == 0 else value[0] for value, axis in zip(made, out_axes, strict=True)], out_axes
+    return [value if axis == 0 else value[0] for value, axis in zip(results, out_axes, strict=True)], out_axes
 
 
 tangents_p.def_impl(_evaluate)

@@ -43,17 +43,19 @@ class TableLayout:
         self._shapes: list[tuple[int, ...]] = []
         self._offsets: list[int] = []
         _, tables = self._build()
-        places, treedef = jax.tree.flatten(tables)
-        shapes = [self._shapes[place] for place in places]
+        table_ids, treedef = jax.tree.flatten(tables)
+        shapes = [self._shapes[table_id] for table_id in table_ids]
         ends = list(itertools.accumulate(map(math.prod, shapes), initial=0))
         self.size = ends[-1]
         self._layout = Layout(treedef, tuple(shapes))
-        self._offsets = [0] * len(places)
-        for place, offset in zip(places, ends, strict=False):
-            self._offsets[place] = offset
+        self._offsets = [0] * len(table_ids)
+        for table_id, offset in zip(table_ids, ends, strict=False):
+            self._offsets[table_id] = offset
         self._shapes = []
         phases, _ = self._build()
-        own_arenas = [ArenaLayout(one.value_class, len(one.shared), one.inputs, one.capacity) for one in arenas]
+        own_arenas = [
+            ArenaLayout(arena.value_class, len(arena.shared), arena.inputs, arena.capacity) for arena in arenas
+        ]
         self.core = types.table.layout(phases, own_arenas, self.size)
         self._tables = types.exemplars[0].tables
         self._positions: SharedRows | None = None
@@ -63,7 +65,7 @@ class TableLayout:
     def has_flows(self, classes: Collection[int]) -> bool:
         """Whether the program is for derivatives of inputs of just these value classes."""
         flows = self.types.flows_from(classes) if classes else self.types.flows
-        return all(self._flows[kind] == own for kind, own in zip(self.types.kinds, flows, strict=True))
+        return all(self._flows[kind] == block_flows for kind, block_flows in zip(self.types.kinds, flows, strict=True))
 
     @cached_property
     def is_for_constants(self) -> bool:
@@ -115,9 +117,9 @@ class TableLayout:
 
     def _add(self, *shape: int) -> tuple[int, int]:
         """Adds a table and returns its index and its offset."""
-        place = len(self._shapes)
+        table_id = len(self._shapes)
         self._shapes.append(shape)
-        return place, self._offsets[place] if self._offsets else 0
+        return table_id, self._offsets[table_id] if self._offsets else 0
 
     def _add_single(self, shape: SingleShape) -> tuple[PhaseLayout, Any]:
         block = shape.block
@@ -127,8 +129,11 @@ class TableLayout:
             names = {"operands": (block.kind.rows, block.capacity)}
         added = {name: self._add(*sizes) for name, sizes in names.items()}
         total, total_table = self._add()
-        own = self._block(block, shape.reads, shape.writes, (), [offset for _, offset in added.values()])
-        return PhaseLayout((own,), total_table, None), {**{n: place for n, (place, _) in added.items()}, "total": total}
+        block_layout = self._block(block, shape.reads, shape.writes, (), [offset for _, offset in added.values()])
+        return PhaseLayout((block_layout,), total_table, None), {
+            **{n: table_id for n, (table_id, _) in added.items()},
+            "total": total,
+        }
 
     def _add_loop(self, shape: LoopShape) -> tuple[PhaseLayout, Any]:
         types = len(shape.blocks)
@@ -141,11 +146,11 @@ class TableLayout:
             room = block.capacity + 2 * shape.margin
             if block.kind.is_variadic:
                 added = {"terms": self._add(block.terms), "first": self._add(room), "count": self._add(room)}
-                operands.append({name: place for name, (place, _) in added.items()})
+                operands.append({name: table_id for name, (table_id, _) in added.items()})
                 offsets = [offset for _, offset in added.values()]
             else:
-                place, offset = self._add(room, block.kind.rows)
-                operands.append(place)
+                table_id, offset = self._add(room, block.kind.rows)
+                operands.append(table_id)
                 offsets = [offset]
             # A chunk reduces at least two terms (see `chunk_reduce`).
             longest = max(block.longest, 2) if shape.is_static and block.kind.is_variadic else 0
@@ -165,14 +170,14 @@ class TableLayout:
         )
         tables: dict[str, Any] = {"rounds": rounds, "ends": ends, "total": total, "operands": tuple(operands)}
         for name in ("edge_of_row", "row_of_edge", "row_of_term", "pair_left", "pair_right", "pair_start", "pair_span"):
-            tables[name] = tuple(own.get(name) for _, own in arenas)
+            tables[name] = tuple(arena_ids.get(name) for _, arena_ids in arenas)
         return PhaseLayout(tuple(blocks), total_table, loop), tables
 
     def _block(
         self, block: Block, reads: Sequence[int], writes: Sequence[int], edges: Sequence[int], offsets: Sequence[int],
         longest: int = 0, launch: int = 0,
     ) -> BlockLayout:  # fmt: skip
-        chunks = [many for one in best_chunks(block.widths, launch) for many in one] if block.widths else []
+        chunks = [many for counts in best_chunks(block.widths, launch) for many in counts] if block.widths else []
         return BlockLayout(
             type=self._type_of[block.kind],
             capacity=block.capacity,
@@ -207,7 +212,7 @@ class TableLayout:
             sizes |= dict.fromkeys(("pair_left", "pair_right", "pair_start"), (pairs,))
             sizes["pair_span"] = (shape.rounds, len(shape.blocks), 2)
         added = {name: self._add(*size) for name, size in sizes.items()}
-        places: dict[str, Any] = {name: place for name, (place, _) in added.items()}
+        table_ids: dict[str, Any] = {name: table_id for name, (table_id, _) in added.items()}
         if terms:
-            places["row_of_term"] = places.pop("edge_of_term"), places["row_of_term"]
-        return ArenaTables(**{name: offset for name, (_, offset) in added.items()}), places
+            table_ids["row_of_term"] = table_ids.pop("edge_of_term"), table_ids["row_of_term"]
+        return ArenaTables(**{name: offset for name, (_, offset) in added.items()}), table_ids

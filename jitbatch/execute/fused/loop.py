@@ -33,41 +33,41 @@ def _forward(shape: LoopShape, arenas: Any, shared: Any, tables: dict[str, Any],
         for block in shape.blocks
     )
 
-    def chunk(number: int, width: int, start: Any, carry: Any) -> Any:
+    def chunk(block_id: int, width: int, start: Any, carry: Any) -> Any:
         arenas, saved = list(carry[0]), list(carry[1])
-        block = shape.blocks[number]
+        block = shape.blocks[block_id]
         operation = block.kind.operation
         if operation is not None:
-            (read,), (write,) = shape.reads[number], shape.writes[number]
-            table = tables["operands"][number]
+            (read,), (write,) = shape.reads[block_id], shape.writes[block_id]
+            table = tables["operands"][block_id]
             first_term, count = part(table["first"], start, width), part(table["count"], start, width)
             longest = block.longest if shape.is_static else jnp.max(count)
             terms = without_flow(arenas[read], *block.flows)
             value = chunk_reduce(operation, terms, table["terms"], first_term, count, longest)
             arenas[write] = put(arenas[write], value, block.starts[0] + start)
             return tuple(arenas), tuple(saved)
-        rows = shape.operands(number, arenas, tables, start, width)
+        rows = shape.operands(block_id, arenas, tables, start, width)
         axes = (0, None)
-        outputs, kept = jax.vmap(block.cut.forward, in_axes=axes, axis_size=width)(rows, shared[number])
-        for arena, begin, value in zip(shape.writes[number], block.starts, outputs, strict=True):
+        outputs, kept = jax.vmap(block.cut.forward, in_axes=axes, axis_size=width)(rows, shared[block_id])
+        for arena, begin, value in zip(shape.writes[block_id], block.starts, outputs, strict=True):
             arenas[arena] = put(arenas[arena], value, begin + start)
         if save:
-            saved[number] = tuple(put(a, value, start) for a, value in zip(saved[number], kept, strict=True))
+            saved[block_id] = tuple(put(a, value, start) for a, value in zip(saved[block_id], kept, strict=True))
         return tuple(arenas), tuple(saved)
 
     def round_body(r: Any, carry: Any) -> Any:
         ends = RoundTable(tables["ends"], r, shape.target.hoists_trips)
-        for number in range(len(shape.blocks)):
-            with shape.blocks[number].kind.cell.scope():
-                carry = shape.over_chunks(number, ends, functools.partial(chunk, number), carry)
+        for block_id in range(len(shape.blocks)):
+            with shape.blocks[block_id].kind.cell.scope():
+                carry = shape.over_chunks(block_id, ends, functools.partial(chunk, block_id), carry)
         return carry
 
     saved = jaxprs.cast(saved, jaxprs.axes_of(tables))
     arenas, saved = lax.fori_loop(0, shape.round_count(tables), round_body, (tuple(arenas), saved))
     # The last chunks have written surplus rows behind the nodes; they are set to zero.
     return arenas, tuple(
-        tuple(put(a, jnp.zeros_like(a[: shape.margin]), shape.margin + tables["total"][number]) for a in own)
-        for number, own in enumerate(saved)
+        tuple(put(a, jnp.zeros_like(a[: shape.margin]), shape.margin + tables["total"][block_id]) for a in buffers)
+        for block_id, buffers in enumerate(saved)
     )
 
 

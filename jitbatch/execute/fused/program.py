@@ -70,32 +70,32 @@ class FusedProgram:
 
     def run(self, tables: Sequence[Any], arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
         axes = jaxprs.axes_of(tables)
-        made: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows to write, with the first row of each
-        for number, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
+        pending: list[list[tuple[int, Any]]] = [[] for _ in arenas]  # rows to write, with the first row of each
+        for phase_id, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
             if isinstance(phase, SingleShape):
-                arenas = _with_rows(arenas, made, phase.reads)
+                arenas = _with_rows(arenas, pending, phase.reads)
                 with phase.block.kind.cell.scope():
                     results = _run_single(phase, table, arenas, shared)
                 for arena, start, rows in zip(phase.writes, phase.block.starts, results, strict=True):
-                    made[arena].append((start, rows))
+                    pending[arena].append((start, rows))
             else:
-                arenas = _with_rows(arenas, made, range(len(arenas)))
-                given = tuple(jaxprs.cast(_given(block, shared), axes) for block in phase.blocks)
-                with jax.named_scope(f"loop_{number}"):
-                    arenas = list(run_loop(phase, tuple(arenas), given, table))
-        return _with_rows(arenas, made, range(len(arenas)))
+                arenas = _with_rows(arenas, pending, range(len(arenas)))
+                loop_shared = tuple(jaxprs.cast(_prologue(block, shared), axes) for block in phase.blocks)
+                with jax.named_scope(f"loop_{phase_id}"):
+                    arenas = list(run_loop(phase, tuple(arenas), loop_shared, table))
+        return _with_rows(arenas, pending, range(len(arenas)))
 
     def describe(self, tables: Sequence[Any]) -> list[str]:
         names = kind_names(block.kind for block in self.blocks)
         lines = []
-        for number, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
+        for phase_id, (phase, table) in enumerate(zip(self.phases, tables, strict=True)):
             if isinstance(phase, SingleShape):
-                lines.append((phase.block.capacity, f"  phase {number}: {names[phase.block.kind]} x{table['total']}"))
+                lines.append((phase.block.capacity, f"  phase {phase_id}: {names[phase.block.kind]} x{table['total']}"))
             else:
                 cells = ", ".join(largest([(block.capacity, names[block.kind]) for block in phase.blocks]))
                 room = sum(block.capacity for block in phase.blocks)
                 total = "?" if compat.is_tracer(table["total"]) else int(np.sum(table["total"]))
-                lines.append((room, f"  phase {number}: {table['rounds']} rounds of {cells} x{total}"))
+                lines.append((room, f"  phase {phase_id}: {table['rounds']} rounds of {cells} x{total}"))
         return largest(lines)
 
     def steps(self, tables: Sequence[Any]) -> Iterator[Step]:
@@ -110,7 +110,7 @@ class FusedProgram:
 
     def changes(self, before: "FusedProgram", tables: Tables) -> Iterator[str]:
         names = {origin: block.kind.cell.name for origin, block in zip(self.sizes.nodes, self.blocks, strict=True)}
-        classes = {class_id: str(one) for class_id, one in enumerate(tables.classes.entries)}
+        classes = {class_id: str(value_class) for class_id, value_class in enumerate(tables.classes.entries)}
         return self.sizes.changes(before.sizes, names, classes)
 
 
@@ -128,7 +128,7 @@ def _step_of_single(phase: int, shape: SingleShape, table: Any) -> Iterator[Step
     yield Step(block.kind, phase, None, count, block.capacity, tuple(writes), reads)
 
 
-def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:
+def _with_rows(arenas: Sequence[Any], pending: list[list[tuple[int, Any]]], wanted: Iterable[int]) -> list[Any]:
     """Writes the pending rows of the wanted arenas.
 
     The pending rows of an arena are contiguous and are written at once: in the backward pass, each write costs a copy
@@ -136,13 +136,15 @@ def _with_rows(arenas: Sequence[Any], made: list[list[tuple[int, Any]]], wanted:
     """
     arenas = list(arenas)
     for arena in wanted:
-        if made[arena]:
-            arenas[arena] = put(arenas[arena], jnp.concatenate([rows for _, rows in made[arena]]), made[arena][0][0])
-            made[arena] = []
+        if pending[arena]:
+            arenas[arena] = put(
+                arenas[arena], jnp.concatenate([rows for _, rows in pending[arena]]), pending[arena][0][0]
+            )
+            pending[arena] = []
     return arenas
 
 
-def _given(block: Block, shared: dict[int, Any]) -> list[Any]:
+def _prologue(block: Block, shared: dict[int, Any]) -> list[Any]:
     operands = [shared[shared_id] for shared_id in block.kind.shared_ids]
     return cut_cell(block.kind.cell, block.kind.vmapped).prologue(operands)
 

@@ -91,23 +91,23 @@ class LoopShape:
         """Returns the number of rows in the block of an output, margins included."""
         return 2 * self.margin + block.capacity
 
-    def operands(self, number: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
+    def operands(self, block_id: int, arenas: Any, tables: dict[str, Any], start: Any, width: int) -> list[Any]:
         """Gathers the operands of a chunk, with one gather for each arena."""
-        index = part(tables["operands"][number], start, width)
-        reads, flows = self.reads[number], self.blocks[number].flows
-        slots = [[slot for slot, own in enumerate(reads) if own == arena] for arena in range(len(arenas))]
+        index = part(tables["operands"][block_id], start, width)
+        reads, flows = self.reads[block_id], self.blocks[block_id].flows
+        slots = [[slot for slot, read in enumerate(reads) if read == arena] for arena in range(len(arenas))]
         rows: dict[int, Any] = {}
-        for arena, own in zip(arenas, slots, strict=True):
-            rows |= zip(own, gather_each(arena, [index[:, slot] for slot in own]), strict=True)
+        for arena, arena_slots in zip(arenas, slots, strict=True):
+            rows |= zip(arena_slots, gather_each(arena, [index[:, slot] for slot in arena_slots]), strict=True)
         return [without_flow(rows[slot], flows[slot]) for slot in range(len(reads))]
 
     def over_chunks(
-        self, number: int, ends: "RoundTable", chunk: Callable[..., Any], carry: Any, sign: int = 1
+        self, block_id: int, ends: "RoundTable", chunk: Callable[..., Any], carry: Any, sign: int = 1
     ) -> Any:  # fmt: skip
         """Runs the chunks of a type in a round, the widest first, and returns the final carry.
 
         Args:
-            number: the index of the type.
+            block_id: the index of the type among the blocks of the loop.
             ends: int [rounds, types, 1 + widths], of the round; the position of the first chunk, and the end of the
                 chunks of each width.
             chunk: called as `chunk(width, position, carry)`; it returns the new carry. The position of a chunk is the
@@ -115,14 +115,14 @@ class LoopShape:
             carry: the initial carry.
             sign: 1 for ascending positions, -1 for descending ones.
         """
-        position = ends.at(number, 0)
-        for place, width in reversed(list(enumerate(self.blocks[number].widths))):
+        position = ends.at(block_id, 0)
+        for width_id, width in reversed(list(enumerate(self.blocks[block_id].widths))):
             run = functools.partial(chunk, width)
             if self.is_static:
                 carry = run(position, carry)
             else:
-                end = ends.later(number, ends.table.shape[-1] - 1 - place)
-                with jax.named_scope(f"chunks_{number}_{width}"):
+                end = ends.later(block_id, ends.table.shape[-1] - 1 - width_id)
+                with jax.named_scope(f"chunks_{block_id}_{width}"):
                     position, carry = while_before(end, position, sign * width, run, carry)
         return carry
 
@@ -139,14 +139,14 @@ class RoundTable:
     def __init__(self, table: Any, r: Any, hoists: bool):
         self.table, self._r, self._hoists = table, r, hoists
 
-    def at(self, *place: int) -> Any:
-        return self.table[(self._r, *place)]
+    def at(self, *index: int) -> Any:
+        return self.table[(self._r, *index)]
 
-    def later(self, *place: int) -> Callable[[], Any]:
+    def later(self, *index: int) -> Callable[[], Any]:
         """Returns a function that returns a value. The condition of a loop calls it."""
         if not self._hoists:
-            return lambda: self.at(*place)
-        value = self.at(*place)
+            return lambda: self.at(*index)
+        value = self.at(*index)
         return lambda: value
 
 

@@ -54,7 +54,7 @@ class Sizing:
         self.analysis = analysis
         self.types = types = analysis.types
         self.flows = analysis.flows
-        self.carries = [self._carries(number) for number in range(len(types.kinds))]
+        self.carries = [self._carries(type_id) for type_id in range(len(types.kinds))]
         self.measured = schedule.measure(self.carries, static_loops)
         self.loop_ids = {members: loop for loop, members in enumerate(m for m, is_loop in types.phases if is_loop)}
         self.least = least
@@ -74,13 +74,13 @@ class Sizing:
         self.next_row = [len(analysis.shared_rows[c]) + self.inputs[c] for c in self.inputs]
         used = {c for c, rows in enumerate(self.next_row) if rows}
         self.arena_classes = sorted(used.union(*types.writes), key=analysis.tables.class_order)
-        self.arena_of = {c: place for place, c in enumerate(self.arena_classes)}
+        self.arena_of = {c: arena_id for arena_id, c in enumerate(self.arena_classes)}
 
-    def _carries(self, number: int) -> list[int]:
+    def _carries(self, type_id: int) -> list[int]:
         """Returns the value class of each row operand of a type, or `NONE` if no derivative passes through it."""
-        kind = self.types.kinds[number]
+        kind = self.types.kinds[type_id]
         avals = [aval for aval, bound in zip(kind.cell.in_avals, kind.binding, strict=True) if bound == NONE]
-        operands = zip(self.types.reads[number], avals, self.flows[number], strict=True)
+        operands = zip(self.types.reads[type_id], avals, self.flows[type_id], strict=True)
         return [c if is_float(aval) and flows else NONE for c, aval, flows in operands]
 
     def arenas(self) -> tuple[ArenaShape, ...]:
@@ -96,33 +96,33 @@ class Sizing:
             nodes=self.nodes,
             terms=self.terms,
             inputs=self.inputs,
-            shared=frozenset(number for rows in self.analysis.shared_rows for number in rows),
+            shared=frozenset(shared_id for rows in self.analysis.shared_rows for shared_id in rows),
             loops=self.loops,
         )
 
     def _arenas(self, classes: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self.arena_of[one] for one in classes)
+        return tuple(self.arena_of[value_class] for value_class in classes)
 
-    def single(self, number: int) -> SingleShape:
+    def single(self, type_id: int) -> SingleShape:
         """Sizes a phase that is not a loop."""
-        reads, writes = self._arenas(self.types.reads[number]), self._arenas(self.types.writes[number])
-        return SingleShape(self._block(number), reads, writes)
+        reads, writes = self._arenas(self.types.reads[type_id]), self._arenas(self.types.writes[type_id])
+        return SingleShape(self._block(type_id), reads, writes)
 
-    def _block(self, number: int, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
-        kind, origin, more = self.types.kinds[number], self.types.origins[number], self.headroom[number]
+    def _block(self, type_id: int, margin: int = 0, widths: tuple[int, ...] = ()) -> Block:
+        kind, origin, more = self.types.kinds[type_id], self.types.origins[type_id], self.headroom[type_id]
         # There is room for at least one node. A reduction of one term is no node, so a type may have none.
-        count = max(self.measured.nodes[number], 1)
+        count = max(self.measured.nodes[type_id], 1)
         capacity = self.nodes[origin] = _size(count, size_of(self.least.nodes, origin), more)
         terms = 0
         if kind.is_variadic:
-            count = max(self.measured.terms[number], 1)
+            count = max(self.measured.terms[type_id], 1)
             terms = self.terms[origin] = _size(count, size_of(self.least.terms, origin), more)
         starts_of_outputs = []
-        for out_class in self.types.writes[number]:
+        for out_class in self.types.writes[type_id]:
             starts_of_outputs.append(self.next_row[out_class])
             self.next_row[out_class] += capacity + 2 * margin
         fitting = tuple(width for width in widths if width <= capacity + 2 * margin)
-        return Block(kind, capacity, tuple(starts_of_outputs), self.flows[number], fitting, terms)
+        return Block(kind, capacity, tuple(starts_of_outputs), self.flows[type_id], fitting, terms)
 
     def loop(self, members: tuple[int, ...]) -> LoopShape:
         """Sizes a loop of some types."""
@@ -170,10 +170,10 @@ class Sizing:
     def _by_class(self, counts: Mapping[int, int]) -> list[int]:
         return [counts.get(c, 0) for c in self.arena_classes]
 
-    def _with_longest(self, block: Block, number: int, least: LoopSizes) -> Block:
+    def _with_longest(self, block: Block, type_id: int, least: LoopSizes) -> Block:
         if not block.kind.is_variadic:
             return block
-        return replace(block, longest=_size(self.measured.longest[number], least.longest, self.headroom_of_all))
+        return replace(block, longest=_size(self.measured.longest[type_id], least.longest, self.headroom_of_all))
 
     def _edges(
         self, members: tuple[int, ...], blocks: list[Block], margin: int
@@ -181,15 +181,15 @@ class Sizing:
         """Returns the first cotangent row of each type and row operand, and the number of them in each arena."""
         edge_rows = [1] * len(self.arena_classes)  # row 0 stays zero
         begins = []
-        for t, block in zip(members, blocks, strict=True):
-            own = []
-            for carried in self.carries[t]:
+        for type_id, block in zip(members, blocks, strict=True):
+            block_begins = []
+            for carried in self.carries[type_id]:
                 if carried == NONE:
-                    own.append(NONE)
+                    block_begins.append(NONE)
                 else:
-                    own.append(edge_rows[self.arena_of[carried]])
+                    block_begins.append(edge_rows[self.arena_of[carried]])
                     edge_rows[self.arena_of[carried]] += block.capacity + 2 * margin
-            begins.append(tuple(own))
+            begins.append(tuple(block_begins))
         return tuple(begins), tuple(rows if rows > 1 else 0 for rows in edge_rows)
 
     def _room_for_pairs(self, pairs: int, edge_rows: int, least: int) -> int:
@@ -216,8 +216,8 @@ def _type_counts(analysis: Analysis) -> np.ndarray:
     """Returns int [samples, types], the number of nodes of each type in each sample."""
     counts = np.zeros((len(analysis.graphs), len(analysis.types.kinds)), np.int64)
     for sample, graph in enumerate(analysis.graphs):
-        for number, count in graph.type_counts.items():
-            counts[sample, number] = count
+        for type_id, count in graph.type_counts.items():
+            counts[sample, type_id] = count
     return counts
 
 

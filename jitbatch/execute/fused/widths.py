@@ -22,8 +22,8 @@ def widths_for(target: Target, largest: int, least: int = 0) -> tuple[int, ...]:
 @memoised(64)
 def nodes_for(target: Target, width: int) -> int:
     """Returns the smallest number of nodes whose best chunks include this width."""
-    place = target.widths.index(width)
-    return next(count for count in range(width + 1) if chunks_of(count, target.widths, target.launch)[place])
+    width_id = target.widths.index(width)
+    return next(count for count in range(width + 1) if chunks_of(count, target.widths, target.launch)[width_id])
 
 
 def most_nodes(target: Target, width: int) -> int:

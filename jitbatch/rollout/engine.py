@@ -1,0 +1,63 @@
+"""Engines: what all flights of a function in one context have in common, so that the next one finds it."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+
+from jitbatch.ir.cell import Identity
+from jitbatch.record.context import Context
+from jitbatch.record.finalise import Recording
+from jitbatch.record.structure import Structure
+from jitbatch.rollout.arenas import Arenas
+from jitbatch.rollout.lowered import KnownTypes, Types
+from jitbatch.rollout.program import Program
+from jitbatch.rollout.walks import Walks
+from jitbatch.util.caches import Cache
+
+MAX_PROGRAMS = 16
+"""Programs remembered for each function and kind of shared arguments."""
+
+
+class Engine:
+    """What all flights of a function in one context have in common.
+
+    Args:
+        context: the context.
+        names: the names of the mapped arguments, `decisions` among them.
+
+    Attributes:
+        context, walks, types: see there.
+    """
+
+    def __init__(self, context: Context, names: Sequence[str]):
+        self.context = context
+        self._names = names
+        context.known_recording = self.recording_of
+        self.walks = Walks(context)
+        self.types = KnownTypes(context.tables, self.walks.pinned)
+        self._programs = Cache(MAX_PROGRAMS)
+        self._idle: dict[int, list[Arenas]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def recording_of(self, structure: Structure) -> Recording | None:
+        """The recording of a sample with its decisions, if it was made on the way."""
+        place = self._names.index("decisions")
+        sample = structure.sample
+        alone = Structure((*sample[:place], *sample[place + 1 :]), 0, self._names, has_data=False)
+        return self.walks.recording_of(structure, alone.key, sample[place].value)
+
+    def program(self, types: Types, room: int) -> Program:
+        """The program for some types and samples in flight."""
+        return self._programs.get_or_make((Identity(types), room), lambda: Program(types, room))
+
+    def borrow(self, room: int) -> Arenas:
+        """Arenas for so many samples in flight: those of an earlier flight, if it returned them."""
+        with self._lock:
+            idle = self._idle[room]
+            return idle.pop() if idle else Arenas(self.context.tables)
+
+    def give_back(self, room: int, arenas: Arenas) -> None:
+        arenas.clear()
+        with self._lock:
+            if len(self._idle[room]) < 1:
+                self._idle[room].append(arenas)
