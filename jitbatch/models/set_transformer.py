@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -84,11 +85,11 @@ class SetTransformer(nnx.Module):
         self.out = nnx.Linear(hidden, 1, rngs=rngs)
 
     @jitbatch
-    def element(self, x: Array) -> Array:
-        return self.embed(x)
+    def element(self, x: np.ndarray) -> Array:
+        return self.embed(jnp.asarray(x))
 
     @jitbatch
-    def predict(self, elements: Array) -> Array:
+    def predict(self, elements: np.ndarray) -> Array:
         xs = [self.element(x) for x in elements]
         for block in self.blocks:
             xs = block(xs)
