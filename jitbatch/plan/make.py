@@ -151,7 +151,7 @@ def refill_plan(
         static.differentiable_classes
     ):
         return None
-    if options.differentiable or executor.refill_known is None or not is_compiled(types.table):
+    if options.differentiable or not is_compiled(types.table):
         known = None
     if known is None or known.lacks(types.table):
         unknown = [graph for graph in graphs if types not in graph.typed]
@@ -170,7 +170,7 @@ def refill_plan(
     if not is_same:
         return None
     policy = POLICIES[options.policy]
-    if known is None:
+    if known is None or executor.refill_known is None:
         refilled = executor.refill(static, typed(graphs, types), inputs(), policy, options.dedupe)
     else:
         refilled = executor.refill_known(static, known, policy, options.dedupe)

@@ -363,10 +363,10 @@ class Planner:
         settings, off = compat.trace_context(), passes.switched_off()
         looks = granularity, shared.key, arguments.layout, settings, off
         last: LastContext | None = self._last_context.get(None)
-        is_last = last is not None and all(map(operator.is_, looks, last.looks)) and arguments.axes == last.axes
-        if is_last and not last.context.is_full:
-            return last.context.in_order(shared.orders)
         axes = arguments.axes
+        if last is not None and all(map(operator.is_, looks, last.looks)) and axes == last.axes:
+            if not last.context.is_full:
+                return last.context.in_order(shared.orders)
         key = (granularity, shared.key, arguments.layout, axes, (Identity(settings), off))
         fun, orders = self.owner.__wrapped__, shared.orders
         context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders, budget=self._budget))
@@ -443,7 +443,7 @@ class Planner:
         if not others:
             return Choice(way)
 
-        def by_operations() -> list[Graph]:
+        def by_operations() -> Sequence[Graph]:
             return Recorded(call, self._context(call.arguments, call.shared, granularity="op")).record()
 
         return chooser.choose(batch.graphs, way, others, by_operations)
@@ -525,7 +525,7 @@ class Planner:
     ) -> Plan:
         call, context = batch.call, batch.context
         emptied = call.arguments.emptied(call.shared.orders)
-        programs: list[Any] = batch.graphs
+        programs: Sequence[Any] = batch.graphs
         is_recorded = EXECUTORS[options.executor].lower is not None
         if not is_recorded:
             programs = [
