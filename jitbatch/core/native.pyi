@@ -172,9 +172,9 @@ class Joined:
     """
 
     @property
-    def batch(self) -> Batch: ...
+    def batch(self) -> Any: ...
     @property
-    def schedule(self) -> Schedule: ...
+    def schedule(self) -> Any: ...
     def by_ranks(self) -> bool:
         """Give the nodes of all loops the rounds of their ranks. Whether no order has fewer steps."""
 
@@ -200,7 +200,7 @@ class Refill:
     """
 
     def __init__(
-        self, layout: Layout, classes: Sequence[tuple[str, int, int]], shared_class: np.ndarray,
+        self, layout: Any, classes: Sequence[tuple[str, int, int]], shared_class: np.ndarray,
         shared_row: np.ndarray, shared_count: np.ndarray,
     ) -> None: ...  # fmt: skip
     def join(self, samples: KnownBatch, dedupe: bool, /) -> Joined: ...

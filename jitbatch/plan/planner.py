@@ -364,9 +364,9 @@ class Planner:
         looks = granularity, shared.key, arguments.layout, settings, off
         last: LastContext | None = self._last_context.get(None)
         axes = arguments.axes
-        if last is not None and all(map(operator.is_, looks, last.looks)) and axes == last.axes:
-            if not last.context.is_full:
-                return last.context.in_order(shared.orders)
+        is_last = last is not None and all(map(operator.is_, looks, last.looks)) and axes == last.axes
+        if last is not None and is_last and not last.context.is_full:
+            return last.context.in_order(shared.orders)
         key = (granularity, shared.key, arguments.layout, axes, (Identity(settings), off))
         fun, orders = self.owner.__wrapped__, shared.orders
         context = self.contexts.get_or_make(key, lambda: Context(fun, granularity, orders, budget=self._budget))
