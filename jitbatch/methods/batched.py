@@ -369,7 +369,7 @@ class Batched(Decorated, Generic[P, R]):
         fun: Callable[..., Any] = self.__wrapped__
         types = plan.static.types
         jaxprs = [jax.make_jaxpr(loop)(shared.leaves)] if types is None else [kind.cell for kind in types.kinds]
-        shortest = shortest_float(one.jaxpr for one in jaxprs)
+        shortest = shortest_float(closed.jaxpr for closed in jaxprs)
         return check(
             describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance,
             shortest,
