@@ -81,8 +81,9 @@ class Recorded:
         self.structures = context.take_apart(call.samples, [part.name for part in call.arguments.mapped])
         self.graphs: list[Graph] = []
 
-    def record(self) -> list[Graph]:
-        self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
+    def record(self, keeps: bool = True) -> list[Graph]:
+        """Record the samples; `keeps` is whether they are remembered."""
+        self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments, keeps)
         return self.graphs
 
     @property
@@ -237,9 +238,9 @@ class Planner:
 
     @without_explicit_mesh
     def record(self, call: Call) -> Recorded:
-        """Returns the samples of a call with their graphs."""
+        """Returns the samples of a call, which is one of requests, with their graphs. No request comes twice."""
         batch = Recorded(call, self._context(call.arguments, call.shared))
-        batch.record()
+        batch.record(keeps=False)
         return batch
 
     def refill(self, like: Plan, batch: Recorded) -> Plan | None:
