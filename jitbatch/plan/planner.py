@@ -230,9 +230,14 @@ class Planner:
     # Plans for a server, which sizes and runs them itself
 
     def for_serving(self) -> "Planner":
-        """Returns a planner with these recordings, whose plans have `out="rows"` and whose executor is not chosen."""
+        """Returns a planner with these recordings, for plans with `out="rows"` that are not differentiated.
+
+        The executor is not chosen by what batches cost.
+        """
         executor = "fused" if self.options.executor == "auto" else self.options.executor
-        other = Planner(self.owner, self.granularity, replace(self.options, out="rows", executor=executor))
+        other = Planner(
+            self.owner, self.granularity, replace(self.options, out="rows", executor=executor, derives=False)
+        )
         other.contexts = self.contexts
         return other
 
