@@ -1,8 +1,10 @@
 """Every graph, schedule and plan made in the tests is verified."""
 
+import gc
 import os
 from pathlib import Path
 
+import pytest
 from fuzz import QUICK_COMPILATION
 
 # The tests compile thousands of tiny kernels and run each once or twice; what was compiled before is read from disk.
@@ -17,3 +19,10 @@ VERIFIED = passes.verified()  # held: it ends with the generator
 VERIFIED.__enter__()
 
 collect_ignore = ["mesh_steps.py", "meshes.py", "process_steps.py"]  # scripts for processes of their own
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collections_are_short() -> None:
+    """Exempts what earlier modules left from garbage collection: a process of the tests holds thousands of programs."""
+    gc.collect()
+    gc.freeze()

@@ -17,14 +17,17 @@ from typing import Any
 import jax
 
 PROCESS, PROCESSES, PORT, *CHECKS = sys.argv[1:]
+HEARTBEAT = 10
 ADDRESS = f"127.0.0.1:{PORT}"
 jax.distributed.initialize(  # before the first computation, which may be in what is imported below
-    ADDRESS, int(PROCESSES), int(PROCESS), coordinator_bind_address=ADDRESS, heartbeat_timeout_seconds=10
+    ADDRESS, int(PROCESSES), int(PROCESS), coordinator_bind_address=ADDRESS, heartbeat_timeout_seconds=HEARTBEAT
 )
 
+import equinox as eqx  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from flax import nnx  # noqa: E402
 from jax import Array  # noqa: E402
 from mesh_steps import PARAMS, at_each_node, body, logits, loss_of, minibatch, noisy, update  # noqa: E402
 from zoo import assert_same  # noqa: E402
@@ -76,12 +79,13 @@ def values_and_terms() -> None:
 
 
 def uneven_parts() -> None:
-    """Five samples, then one: process 0 has none."""
-    step = jb.jit(lambda scale, xs, ys: (scaled.batch(scale, xs) * ys).sum(), mesh=mesh(), samples="xs")
-    for count in (5, 1, 5):
-        xs, ys = [float(x) for x in range(1, count + 1)], np.arange(count, dtype=np.float32)
-        ((own, labels),) = mine([(xs, ys)])
-        assert float(step(3.0, own, labels)) == 3 * sum(x * y for x, y in zip(xs, ys, strict=True))
+    """One sample in the first call, then five: process 0 has none at first, and learns from an example."""
+    for names in ("xs", ()):
+        step = jb.jit(lambda scale, xs, ys: (scaled.batch(scale, xs) * ys).sum(), mesh=mesh(), samples=names)
+        for count in (1, 5, 1):
+            xs, ys = [float(x) for x in range(1, count + 1)], np.arange(1, count + 1, dtype=np.float32)
+            ((own, labels),) = mine([(xs, ys)])
+            assert float(step(3.0, own, labels)) == 3 * sum(x * y for x, y in zip(xs, ys, strict=True))
 
 
 @jitbatch
@@ -155,6 +159,47 @@ def go_through(step: Any, minibatches: Any) -> None:
         float(step(2.0, xs))
 
 
+def networks() -> None:
+    """Parameters that live in objects: `flax.nnx.jit` changes them in place, `equinox.filter_jit` returns others."""
+    xs = [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]]
+    total = sum(map(sum, xs))
+    (own,) = mine([xs])
+
+    layer = nnx.Linear(1, 1, use_bias=False, rngs=nnx.Rngs(0))
+    apply = jitbatch(lambda layer, xs: sum(layer(jnp.ones(1) * x)[0] for x in xs))
+    before = float(layer.kernel[0, 0])
+
+    @jb.jit(mesh=mesh(), samples="xs", jit=nnx.jit)
+    def train(layer: Any, xs: Any) -> Array:
+        value, gradient = nnx.value_and_grad(lambda layer: apply.batch(layer, xs).sum())(layer)
+        layer.kernel[...] -= 0.01 * gradient.kernel[...]
+        return value
+
+    for weight in (before, before - 0.01 * total):
+        np.testing.assert_allclose(float(train(layer, own)), weight * total, rtol=1e-5)
+
+    linear = eqx.nn.Linear(1, 1, use_bias=False, key=jax.random.key(0))
+    applied = jitbatch(lambda linear, xs: sum(linear(jnp.ones(1) * x)[0] for x in xs))
+
+    @jb.jit(mesh=mesh(), samples="xs", jit=eqx.filter_jit)
+    def fit(linear: Any, xs: Any) -> Any:
+        value, gradient = eqx.filter_value_and_grad(lambda linear: applied.batch(linear, xs).sum())(linear)
+        return eqx.apply_updates(linear, jax.tree.map(lambda g: -0.01 * g, gradient)), value
+
+    before = float(linear.weight[0, 0])
+    for weight in (before, before - 0.01 * total):
+        linear, value = fit(linear, own)
+        np.testing.assert_allclose(float(value), weight * total, rtol=1e-5)
+
+
+def late() -> None:
+    """A process that lives but does not come is waited for as long as was asked for."""
+    step = jb.jit(lambda scale, xs: scaled.batch(scale, xs).sum(), mesh=mesh(), samples="xs", timeout=2)
+    if jax.process_index() == 0:
+        with pytest.raises(ProcessError, match="process 1 of 2 has not come to this point within 2 seconds"):
+            step(2.0, [1.0])
+
+
 def errors() -> None:
     """What goes wrong in one process raises in all."""
     me = jax.process_index()
@@ -202,15 +247,14 @@ def killed() -> None:
 
 
 def main() -> None:
-    if CHECKS != ["killed"]:
-        limit = threading.Timer(280, lambda: os._exit(3))
-        limit.daemon = True
-        limit.start()
+    limit = threading.Timer(280, lambda: os._exit(3))
+    limit.daemon = True
+    limit.start()
     for name in CHECKS:
         begin = time.perf_counter()
         globals()[name]()
         print(name, f"{time.perf_counter() - begin:.1f}", file=sys.stderr, flush=True)
-        print(name, flush=True)
+        print(f"checked {name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ ELSEWHERE = {
     "execute/fused/executor": "execute/fused/test_program.py",
     "execute/fused/layout": "core/test_equal_plans.py",
     "execute/fused/loop_steps": "inspect/test_executed.py",
-    "execute/fused/lower": "execute/fused/test_program.py",
     "execute/fused/memory": "execute/test_memory.py",
     "execute/fused/shapes": "execute/fused/test_loop.py",
     "execute/fused/sizing": "execute/fused/test_program.py",

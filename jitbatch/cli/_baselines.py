@@ -108,18 +108,24 @@ def _fit(
 ) -> None:
     """Train a classifier on minibatches of 256 samples."""
     optimizer = nnx.Optimizer(model, rule, wrt=nnx.Param)
+    definition, state = nnx.split((model, optimizer))
+    minibatches = np.random.default_rng(seed).integers(len(labels), size=(steps, 256))
 
-    @nnx.jit
-    def update(model: Any, optimizer: nnx.Optimizer[Any], features: np.ndarray, labels: np.ndarray) -> None:
-        def loss(model: Any) -> jax.Array:
-            return optax.softmax_cross_entropy_with_integer_labels(model(features), labels).mean()
+    @jax.jit
+    def fitted(state: Any, features: jax.Array, labels: jax.Array, minibatches: jax.Array) -> Any:
+        def update(state: Any, chosen: jax.Array) -> tuple[Any, None]:
+            model, optimizer = nnx.merge(definition, state)
 
-        optimizer.update(model, nnx.grad(loss)(model))
+            def loss(model: Any) -> jax.Array:
+                found = model(features[chosen])
+                return optax.softmax_cross_entropy_with_integer_labels(found, labels[chosen]).mean()
 
-    rng = np.random.default_rng(seed)
-    for _ in range(steps):
-        chosen = rng.integers(len(labels), size=256)
-        update(model, optimizer, features[chosen], labels[chosen])
+            optimizer.update(model, nnx.grad(loss)(model))
+            return nnx.state((model, optimizer)), None
+
+        return jax.lax.scan(update, state, minibatches)[0]
+
+    nnx.update((model, optimizer), fitted(state, features, labels, minibatches))
 
 
 def _accuracy(model: Any, features: np.ndarray, labels: np.ndarray) -> float:

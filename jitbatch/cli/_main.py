@@ -17,7 +17,8 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; what a person can mend is told without a traceback."""
-    arguments = make_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = make_parser().parse_args(words, argparse.Namespace(words=words))
     try:
         return COMMANDS[arguments.command].run(arguments)
     except JitbatchError as error:

@@ -1,24 +1,40 @@
 """Training in several processes: started here or elsewhere, joined, and in step with each other."""
 
 import argparse
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import COUNT, NON_NEGATIVE, Settings
 from jitbatch.util.errors import ProcessError
+
+if TYPE_CHECKING:
+    from jitbatch.step.channel import Channel
 
 AUTO = "auto"
 """The `--coordinator` that JAX finds by itself: under SLURM, Kubernetes and Open MPI."""
 
 OPTIONS = ("processes", "process", "coordinator", "local_processes", "heartbeat", "devices")
 
+HEARTBEAT = 100
+"""Seconds; JAX's default, too."""
+
 GRACE = 15.0
 """Seconds that local processes get to end by themselves after one of them has failed."""
+
+FORWARDED = {
+    getattr(signal, name): getattr(signal, other)
+    for name, other in (("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM"))
+    if hasattr(signal, name)
+}
+"""By signal that this process gets, what its local processes get. They save and stop."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,31 +48,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--local-processes", type=COUNT.parse, metavar="N", help="start N processes on this machine")
     group.add_argument(
         "--heartbeat", type=COUNT.parse, metavar="SECONDS",
-        help="a process that is silent for so long has died, and the others stop (default: 100, at least 10)",
+        help=f"a process that is silent for so long has died, and the others stop (default: {HEARTBEAT})",
     )  # fmt: skip
     group.add_argument(
         "--devices", type=COUNT.parse, metavar="N", help="CPU devices of a process, each with its part of a minibatch"
     )
 
 
-def join(arguments: argparse.Namespace) -> None:
-    """Make this process one of several, if it is asked to. Nothing may be computed before."""
+def join(arguments: argparse.Namespace) -> int:
+    """Make this process one of several, if it is asked to. Nothing may be computed before. Returns the heartbeat."""
     import jax
 
     options = {name: getattr(arguments, name, None) for name in OPTIONS}
     if options["devices"] is not None:
         jax.config.update("jax_num_cpu_devices", options["devices"])
-    address = options["coordinator"]
+    address, heartbeat = options["coordinator"], options["heartbeat"] or HEARTBEAT
     if address is None:
         if options["processes"] is not None or options["process"] is not None:
             raise CommandError(
                 "which processes belong together? Give --coordinator HOST:PORT, the same for all of them"
             )
-        return
-    heartbeat = max(options["heartbeat"] or 100, 10)
+        return heartbeat
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, as the trainer does by itself
+    seconds: dict[str, Any] = {"heartbeat_timeout_seconds": heartbeat, "shutdown_timeout_seconds": heartbeat}
     if address == AUTO:
-        jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat)
-        return
+        jax.distributed.initialize(**seconds)
+        return heartbeat
     if options["processes"] is None or options["process"] is None:
         raise CommandError("how many processes are there, and which is this? Give --processes N and --process I")
     if options["process"] >= options["processes"]:
@@ -65,9 +82,10 @@ def join(arguments: argparse.Namespace) -> None:
         )
     is_here = address.rpartition(":")[0] in ("127.0.0.1", "localhost")
     jax.distributed.initialize(
-        address, options["processes"], options["process"], heartbeat_timeout_seconds=heartbeat,
+        address, options["processes"], options["process"], **seconds,
         coordinator_bind_address=address if is_here else None,  # None: process 0 listens on all addresses
     )  # fmt: skip
+    return heartbeat
 
 
 def start(count: int, command: Sequence[str]) -> int:
@@ -76,38 +94,73 @@ def start(count: int, command: Sequence[str]) -> int:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     options = ["--processes", str(count), "--coordinator", address]
-    process_command = [sys.executable, "-m", "jitbatch", *_without(command, "--local-processes"), *options]
-    running = [subprocess.Popen([*process_command, "--process", str(process_id)]) for process_id in range(count)]
-    try:
-        while all(process.poll() in (None, 0) for process in running):
-            if not any(process.poll() is None for process in running):
+    process_command = [sys.executable, "-m", "jitbatch", *_without_local(command), *options]
+    running: list[subprocess.Popen[bytes]] = []
+    with _ended(running), _signals_forwarded(running) as received:
+        for process_id in range(count):  # in groups of their own: a terminal's Ctrl-C comes from here alone, once
+            running.append(subprocess.Popen([*process_command, "--process", str(process_id)], process_group=0))
+        while not any(process.poll() for process in running):
+            if all(process.returncode == 0 for process in running):
                 return 0
-            time.sleep(0.2)
-        code = next(process.returncode for process in running if process.returncode)
+            time.sleep(0.1)
+        process_id, code = next((i, process.returncode) for i, process in enumerate(running) if process.returncode)
+        if not received:
+            how = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
+            print(
+                f"jitbatch: process {process_id} of {count} has ended {how}: the others stop",
+                file=sys.stderr,
+                flush=True,
+            )
         until = time.monotonic() + GRACE
         while time.monotonic() < until and any(process.poll() is None for process in running):
-            time.sleep(0.2)
+            time.sleep(0.1)
         return code if code > 0 else 128 - code
-    except KeyboardInterrupt:  # the processes get it, too: they save and stop
-        return max(process.wait() for process in running)
+
+
+@contextmanager
+def _ended(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Leave no process behind."""
+    try:
+        yield
     finally:
         for process in running:
             process.kill()
             process.wait()
 
 
-def _without(command: Sequence[str], option: str) -> list[str]:
+@contextmanager
+def _signals_forwarded(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Forward signals to local processes. Yields a list of what came."""
+    received: list[int] = []
+
+    def forward(signal_id: int, frame: FrameType | None) -> None:
+        received.append(signal_id)
+        for process in running:
+            if process.poll() is None:
+                process.send_signal(FORWARDED[signal_id])
+
+    before = {signal_id: signal.signal(signal_id, forward) for signal_id in FORWARDED}
+    try:
+        yield received
+    finally:
+        for signal_id, handler in before.items():
+            signal.signal(signal_id, handler)
+
+
+def _without_local(command: Sequence[str]) -> list[str]:
     """
-    >>> _without(["train", "listops", "--local-processes", "2", "--seed", "1"], "--local-processes")
+    >>> _without_local(["train", "listops", "--local-processes", "2", "--seed", "1"])
     ['train', 'listops', '--seed', '1']
-    >>> _without(["train", "--local-processes=2"], "--local-processes")
-    ['train']
+    >>> _without_local(["train", "--local-processes=2"]), _without_local(["train", "--local", "2"])
+    (['train'], ['train'])
     """
     kept, skips = [], False
     for part in command:
-        if not skips and part.partition("=")[0] != option:
+        name, has_value, _ = part.partition("=")
+        is_local = name.startswith("--loc") and "--local-processes".startswith(name)  # options may be shortened
+        if not skips and not is_local:
             kept.append(part)
-        skips = part == option
+        skips = is_local and not has_value
     return kept
 
 
@@ -116,26 +169,43 @@ class Together:
 
     Args:
         settings: the settings, which must be equal in all processes.
+        heartbeat: the seconds after which a process that is silent has died.
     """
 
-    def __init__(self, settings: Settings | None = None):
+    def __init__(self, settings: Settings | None = None, heartbeat: int = HEARTBEAT):
         import jax
 
         from jitbatch.step.channel import Channel
 
         self.count = jax.process_count()
         self.is_first = jax.process_index() == 0
+        self._heartbeat = heartbeat
         self._channel = Channel(range(self.count), {"settings": repr(settings)}) if self.count > 1 else None
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """A context that tells the other processes of an exception in it."""
+        """A context that tells the other processes of an exception in it. If it comes from another process that has
+        died or failed, that is said in place of it."""
         try:
             yield
         except BaseException as error:
             if self._channel is not None:
+                if _is_of_devices(error):
+                    self._look_for_cause(self._channel, error)
                 self._channel.leave(error)
             raise
+
+    def _look_for_cause(self, channel: "Channel", error: BaseException) -> None:
+        """Raise the failure of another process, if there is one, for an error of devices."""
+        from jitbatch.step.channel import LateError
+
+        print("jitbatch: the devices of another process do not answer; looking for it", file=sys.stderr, flush=True)
+        try:
+            channel.exchange(None, seconds=1.5 * self._heartbeat)
+        except LateError:
+            return
+        except ProcessError as cause:
+            raise cause from error
 
     def of_first(self, text: str) -> str:
         """Returns the text of process 0."""
@@ -157,19 +227,10 @@ class Together:
         return {name for content in said.values() for name in content["wishes"]}
 
 
-@contextmanager
-def deaths_told() -> Iterator[None]:
-    """If the devices of another process do not answer, say which process has died."""
+def _is_of_devices(error: BaseException | None) -> bool:
+    """Whether an error may come from a connection that broke: JAX's runtime raises it, and there was enough memory."""
     import jax
 
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
-            raise
-        print("jitbatch: another process does not answer; looking for the one that died", file=sys.stderr, flush=True)
-        try:
-            Together().heard()
-        except ProcessError as death:
-            raise death from error
-        raise
+    while error is not None and not isinstance(error, jax.errors.JaxRuntimeError):
+        error = error.__cause__ or error.__context__
+    return error is not None and "RESOURCE_EXHAUSTED" not in str(error)

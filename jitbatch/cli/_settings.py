@@ -35,6 +35,7 @@ class Settings:
     depth: int | None = None
     names: int | None = None
     max_nodes: int | None = None
+    forces: float | None = None
 
 
 DEFAULTS = {
@@ -56,7 +57,7 @@ DEFAULTS = {
             names=50,
             max_nodes=200,
         ),
-        Settings("molecules", epochs=60, batch_size=16, hidden=32, learning_rate=5e-3, weight_decay=1.0),
+        Settings("molecules", epochs=60, batch_size=16, hidden=32, learning_rate=5e-3, weight_decay=1.0, forces=0.0),
     )
 }
 """What was not asked for, by task: sizes that a laptop trains in minutes."""
@@ -109,6 +110,7 @@ ALLOWED = {
     "depth": COUNT,
     "names": COUNT,
     "max_nodes": COUNT,
+    "forces": Allowed(float, "a number, zero or more", lambda value: 0 <= value < math.inf),
 }
 """By name of a setting. A setting that is None by default may be None, too."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jitbatch.cli._tasks import Task
+from jitbatch.cli._task import Task
 
 
 def loop_samples_per_second(task: Task, samples: Sequence[Any], repeats: int = 3) -> float:

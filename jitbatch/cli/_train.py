@@ -45,7 +45,7 @@ TASKS = {
     "molecules": "message passing over atoms and bonds for energies of molecules: the G2 set, in the package ase",
 }
 
-NOT_SETTINGS = {"command", "run", "resume", "loop_samples", *_processes.OPTIONS}
+NOT_SETTINGS = {"command", "words", "run", "resume", "loop_samples", *_processes.OPTIONS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             option("--names", "how many first words, the most frequent ones, are told apart", "N")
             option("--max-nodes", "functions with more nodes are left out", "N")
             option("--embedding", "size of the vectors of node types and words", "N")
-        elif name != "molecules":
+        elif name == "molecules":
+            option("--forces", "weight of the mean squared force, which is zero in molecules at rest", "X")
+        else:
             task.add_argument("--data", metavar="DIR", help="where the data is, as above")
             option("--embedding", "size of word vectors without --vectors", "N")
             task.add_argument("--vectors", metavar="FILE", help="pretrained word vectors in GloVe's text format")
@@ -99,19 +101,19 @@ def run(arguments: argparse.Namespace) -> int:
     directory = getattr(arguments, "run", None)
     loop_samples = getattr(arguments, "loop_samples", _loop_samples(arguments.task))
     if hasattr(arguments, "local_processes"):
-        return _processes.start(arguments.local_processes, sys.argv[1:])
+        return _processes.start(arguments.local_processes, arguments.words)
     keep_memory()
-    _processes.join(arguments)
-    with limits_told(), _processes.deaths_told():
+    heartbeat = _processes.join(arguments)
+    with limits_told():
         if getattr(arguments, "resume", False):
-            return resume(options, directory, loop_samples)
-        return begin(options, directory, loop_samples)
+            return resume(options, directory, loop_samples, heartbeat)
+        return begin(options, directory, loop_samples, heartbeat)
 
 
-def begin(options: Mapping[str, Any], directory: Path | None, loop_samples: int) -> int:
+def begin(options: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
     """Begin a run. Its directory is made once its data has been read, so that mistakes in that leave none."""
     settings = new_settings(options)
-    together = _processes.Together(settings)
+    together = _processes.Together(settings, heartbeat)
     with together.told(), ExitStack() as stack:
         if together.is_first:
             check_new(directory)
@@ -124,11 +126,11 @@ def begin(options: Mapping[str, Any], directory: Path | None, loop_samples: int)
         return train(trainer, run_directory, together, resume=False, loop_samples=loop_samples)
 
 
-def resume(options: Mapping[str, Any], directory: Path | None, loop_samples: int) -> int:
+def resume(options: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
     """Train on in the directory of a run."""
     directory = existing_run(options["task"], directory)
     settings = resumed_settings(options, directory)
-    together = _processes.Together(settings)
+    together = _processes.Together(settings, heartbeat)
     with together.told(), held(directory) if together.is_first else nullcontext():
         trainer = make_trainer(settings)
         with stop_told(settings, directory):

@@ -22,7 +22,7 @@ from flax import nnx
 from jitbatch import Jitted, Ragged, StepCapacity, jit
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings
-from jitbatch.cli._tasks import Decorated, Task
+from jitbatch.cli._task import Decorated, Task
 from jitbatch.data import local
 
 WORK = ("analysis", "compile", "execution")
@@ -93,7 +93,9 @@ class Trainer:
         self.mesh = jax.make_mesh((jax.device_count(),), ("data",)) if jax.device_count() > 1 else None
         if self.mesh is not None and settings.executor == "loop":
             raise CommandError("a plain loop runs on one device: leave --executor loop, or the other devices, out")
-        self.steps: dict[str, Jitted[..., Any]] = {"update": update_step(task.loss, self.batch_size, self.mesh)}
+        if self.mesh is not None and task.differentiable is not None:
+            raise CommandError("training on forces runs on one device: leave --forces, or the other devices, out")
+        self.steps: dict[str, Jitted[..., Any]] = {"update": update_step(task, self.batch_size, self.mesh)}
         if isinstance(task.predict, Decorated):
             self.steps["predict"] = predict_step(task.predict, self.batch_size)
 
@@ -240,16 +242,17 @@ def update_rule(learning_rate: float, weight_decay: float, steps: int) -> optax.
     return optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(schedule, weight_decay=weight_decay))
 
 
-def update_step(loss: Decorated, batch_size: int, mesh: jax.sharding.Mesh | None) -> Jitted[..., Any]:
+def update_step(task: Task, batch_size: int, mesh: jax.sharding.Mesh | None) -> Jitted[..., Any]:
     """Forward, backward and update for a minibatch, which is filled up if it is smaller than the others."""
+    losses = task.losses or (lambda model, samples: task.loss.batch(model, samples))
 
     def update(model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Any) -> Any:
         weights = samples.mask / samples.mask.sum()
-        value, gradients = jax.value_and_grad(lambda m: jnp.vdot(loss.batch(m, samples), weights))(model)
+        value, gradients = jax.value_and_grad(lambda m: jnp.vdot(losses(m, samples), weights))(model)
         optimizer.update(model, gradients)
         return model, optimizer, value
 
-    return jit(update, samples="samples", pad=batch_size, mesh=mesh)
+    return jit(update, samples="samples", pad=batch_size, mesh=mesh, differentiable=task.differentiable)
 
 
 def predict_step(predict: Decorated, batch_size: int) -> Jitted[..., Any]:

@@ -10,11 +10,14 @@ from jitbatch.models.lstm import LSTM as LSTM
 from jitbatch.models.lstm import BiLSTM as BiLSTM
 from jitbatch.models.lstm import LSTMCell as LSTMCell
 from jitbatch.models.molecule import MoleculeEnergy as MoleculeEnergy
+from jitbatch.models.molecule import losses_at_rest as losses_at_rest
 from jitbatch.models.mv_rnn import MVRNN as MVRNN
 from jitbatch.models.nested import NestedRNN as NestedRNN
 from jitbatch.models.parser import StackLSTMParser as StackLSTMParser
+from jitbatch.models.rnng import RNNG as RNNG
 from jitbatch.models.sentiment import Sentiment as Sentiment
 from jitbatch.models.seq2seq import Seq2Seq as Seq2Seq
+from jitbatch.models.set_transformer import SetTransformer as SetTransformer
 from jitbatch.models.similarity import Similarity as Similarity
 from jitbatch.models.syntax import FunctionNamer as FunctionNamer
 from jitbatch.models.tagger import CharacterTagger as CharacterTagger

@@ -1,11 +1,12 @@
 """The energy of a molecule, and the forces on its atoms: messages along bonds (Gilmer et al., 2017), with filters that
 depend on distances (Schuett et al., 2017), a sum over atoms and a sum over pairs of atoms."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from jitbatch import jitbatch
+from jitbatch import Samples, jitbatch
 from jitbatch.data.molecules import Molecule
 
 NEAREST, FURTHEST = 0.6, 3.0
@@ -96,3 +97,26 @@ class MoleculeEnergy(nnx.Module):
     @jitbatch
     def loss(self, molecule: Molecule) -> Array:
         return (self.energy(molecule) - molecule.energy) ** 2
+
+    @jitbatch
+    def energy_and_loss(self, molecule: Molecule) -> tuple[Array, Array]:
+        energy = self.energy(molecule)
+        return energy, (energy - molecule.energy) ** 2
+
+
+def losses_at_rest(model: MoleculeEnergy, molecules: Samples, weight: float) -> Array:
+    """The loss of each of some molecules at rest: that of their energy, and forces, which are zero at rest.
+
+    Args:
+        model: the model.
+        molecules: in the body of a step, `jitbatch.jit(samples="molecules", differentiable="positions")`.
+        weight: the weight of the mean squared force in a molecule.
+    """
+
+    def total(molecules: Samples) -> tuple[Array, Array]:
+        energies, losses = MoleculeEnergy.energy_and_loss.batch(model, molecules)
+        return energies.sum(), losses
+
+    forces, losses = jax.grad(total, has_aux=True)(molecules)
+    squared, counts = jax.tree.map(jnp.square, forces).sums(), jax.tree.map(jnp.ones_like, molecules).sums()
+    return losses + weight * squared / jnp.maximum(counts, 1)  # the place of a single atom is not read

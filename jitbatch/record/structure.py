@@ -201,7 +201,8 @@ def _what_is_wrong(leaf: Any) -> str:
             f"{name} with dtype {leaf.dtype}, which is not an array or a number that JAX computes with. Give numbers "
             "or bools, or wrap in jitbatch.Static(...) whatever Python code is to look at"
         )
+    register = "register its class with jax.tree_util.register_dataclass if it holds arrays, "
     return (
         f"{name}, which is not an array or a number. Wrap it in jitbatch.Static(...) if Python code is to look at it, "
-        "register its class with jax.tree_util.register_dataclass if it holds arrays, or leave it out of the sample"
+        f"{'' if isinstance(leaf, str | bytes) else register}or leave it out of the sample"
     )

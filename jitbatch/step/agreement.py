@@ -12,18 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.rooms import Room
 from jitbatch.plan.saved.values import CHANGED
 from jitbatch.step.channel import Channel, Message, described
+from jitbatch.step.examples import example
 from jitbatch.step.places import Place
 from jitbatch.step.rows import count_of, filled
 from jitbatch.step.samples import Use
 from jitbatch.step.split import Parts
-from jitbatch.util import compat
 from jitbatch.util.errors import PlanError, ProcessError
 
 MAX_ROUNDS = 8
@@ -218,14 +217,5 @@ def _filled(
     if like is None:
         return None
     capacity = like.capacity if isinstance(like, Plan) else like
-    example = jax.tree.map(_data_of, capacity.samples[0])
-    return {place: [part] * parts[place].local_rows for place, part in zip(use.places, example, strict=True)}
-
-
-def _data_of(leaf: Any) -> Any:
-    """Returns data for a leaf of an example: zeros for integers, which may be indices, and ones for floats."""
-    if not isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf
-    if compat.is_prng_key(leaf.dtype):
-        return jax.random.split(compat.key_named(str(leaf.dtype)), leaf.shape)
-    return np.full(leaf.shape, np.issubdtype(leaf.dtype, np.inexact), leaf.dtype)
+    rows = zip(use.places, example(capacity), strict=True)
+    return {place: [part] * parts[place].local_rows for place, part in rows}

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +21,8 @@ from jitbatch.util import compat
 from jitbatch.util.errors import ProcessError
 
 SECONDS = 1800.0
-"""The time that a process waits for others. It is long, since others may compile, evaluate or write a checkpoint; a
-process that died is noticed earlier, by its heartbeat."""
+"""The default time that a process waits for others. It is long, since others may compile, evaluate or write a
+checkpoint; a process that died is noticed earlier, by its heartbeat."""
 
 _numbers = itertools.count()
 
@@ -40,6 +41,10 @@ class Message(NamedTuple):
     is_last: bool = False
 
 
+class LateError(ProcessError):
+    """A process lives, but does not come."""
+
+
 class Channel:
     """A sequence of rounds.
 
@@ -47,13 +52,18 @@ class Channel:
         processes: the processes that take part.
         about: what must be equal in all processes, by name. It travels with each message.
         name: the name of the channel. By default it is a number: all processes make their channels in one order.
+        seconds: the time that a process waits for others that live.
     """
 
-    def __init__(self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None):
+    def __init__(
+        self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None, seconds: float = SECONDS
+    ):
         self.processes = tuple(processes)
+        self._seconds = seconds
         self.about = {
             "jitbatch": __version__,
             "jax": jax.__version__,
+            "jaxlib": metadata.version("jaxlib"),
             "floats": str(jax.dtypes.canonicalize_dtype(float)),
             **about,
         }
@@ -66,13 +76,14 @@ class Channel:
 
     def part(self) -> "Channel":
         """Returns a channel of its own for the same processes."""
-        return Channel(self.processes, self.about, f"{self._name}/{next(self._parts)}")
+        return Channel(self.processes, self.about, f"{self._name}/{next(self._parts)}", self._seconds)
 
-    def exchange(self, message: Message | None) -> dict[int, Mapping[str, Any]]:
+    def exchange(self, message: Message | None, seconds: float | None = None) -> dict[int, Mapping[str, Any]]:
         """Runs a round.
 
         Args:
             message: what this process says, or None.
+            seconds: the time to wait for the others, if it is not that of the channel.
 
         Returns:
             What the processes said, by process.
@@ -83,13 +94,13 @@ class Channel:
         if self._problem is not None:
             raise ProcessError(self._problem)
         try:
-            return self._exchange(message)
+            return self._exchange(message, seconds or self._seconds)
         except ProcessError as error:
             self._problem = str(error)
             raise
 
-    def _exchange(self, message: Message | None) -> dict[int, Mapping[str, Any]]:
-        found = {process: json.loads(text) for process, text in sorted(self._run(message).items())}
+    def _exchange(self, message: Message | None, seconds: float) -> dict[int, Mapping[str, Any]]:
+        found = {process: json.loads(text) for process, text in sorted(self._run(message, seconds).items())}
         errors = {process: one["error"] for process, one in found.items() if one["error"]}
         for process, text in errors.items():
             raise ProcessError(f"process {process} of {jax.process_count()} has failed: {text}")
@@ -113,24 +124,28 @@ class Channel:
 
         def tell() -> None:
             with suppress(Exception):  # nobody is there to hear it
-                self._run(message)
+                self._run(message, self._seconds)
 
         threading.Thread(target=tell, name="jitbatch-leaves", daemon=True).start()
 
-    def _run(self, message: Message | None) -> dict[int, str]:
+    def _run(self, message: Message | None, seconds: float) -> dict[int, str]:
         self._round += 1
         folder = f"{self._name}/{self._round}/"
         key = f"{folder}{self._me}"
-        if message is not None:
-            compat.send(key, json.dumps({"about": self.about, **message._asdict()}))
         try:
-            compat.wait_for_processes(self._name, SECONDS, self.processes)
+            if message is not None:
+                compat.send(key, json.dumps({"about": self.about, **message._asdict()}))
+            compat.wait_for_processes(self._name, seconds, self.processes)
+            if self._said is not None:
+                compat.forget(self._said)  # all have read it: they have come to this round
+            self._said = None if message is None else key
+            return _texts(folder)
         except jax.errors.JaxRuntimeError as error:
-            raise ProcessError(_failure(str(error))) from error
-        if self._said is not None:
-            compat.forget(self._said)  # all have read it: they have come to this round
-        self._said = None if message is None else key
-        return {int(process): text for process, text in compat.received(folder).items()}
+            with suppress(jax.errors.JaxRuntimeError):  # one that failed and ended may have said why
+                texts = _texts(folder)
+                if any(json.loads(text)["error"] for text in texts.values()):
+                    return texts
+            raise _failure(str(error), seconds) from error
 
     def _check_about(self, process: int, about: Mapping[str, str]) -> None:
         for name in (*self.about, *about):
@@ -140,6 +155,10 @@ class Channel:
                     f"process {process} differs from process {self._me} in {name}: {other}, not {own}. All "
                     "processes must run the same code on the same versions, with the same dtypes"
                 )
+
+
+def _texts(folder: str) -> dict[int, str]:
+    return {int(process): text for process, text in compat.received(folder).items()}
 
 
 def described(error: BaseException) -> str:
@@ -154,21 +173,24 @@ def _named(processes: Sequence[int]) -> str:
     return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
 
 
-def _failure(text: str) -> str:
-    """Returns what a barrier's error means. jax 0.10 names processes as tasks.
+def _failure(text: str, seconds: float) -> ProcessError:
+    """Returns what an error of the coordination service means. jax 0.10 names processes as tasks.
 
-    >>> _failure("Barrier timed out. Some timed out task names:\\n1\\n")[:46]
-    'process 1 of 1 has not come to this point with'
-    >>> _failure("task is set to ERROR: Task 1 heartbeat timeout.")[:27]
+    >>> _failure("Barrier timed out. Some timed out task names:\\n1\\n", 60)
+    LateError('process 1 of 1 has not come to this point within 60 seconds. All processes must call the same steps as \
+often, in the same order')
+    >>> str(_failure("task is set to ERROR: Task 1 heartbeat timeout.", 60))[:27]
     'process 1 of 1 has ended: i'
     """
     total = jax.process_count()
     late = re.findall(r"(?<=\n)\d+", text.partition("timed out task names:")[2])
     if late:
-        return (
-            f"{_named(list(map(int, late)))} of {total} has not come to this point within {SECONDS:.0f} seconds. All "
+        return LateError(
+            f"{_named(list(map(int, late)))} of {total} has not come to this point within {seconds:g} seconds. All "
             "processes must call the same steps as often, in the same order"
         )
     dead = sorted({int(number) for number in re.findall(r"[Tt]ask:? ?(\d+)", text)} - {jax.process_index()})
     found = f"{_named(dead)} of {total}" if dead else "process 0, which holds the coordination service,"
-    return f"{found} has ended: it was killed, or failed; its own messages say why. Start all processes again ({text})"
+    return ProcessError(
+        f"{found} has ended: it was killed, or failed; its own messages say why. Start all processes again ({text})"
+    )

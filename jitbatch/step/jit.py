@@ -16,7 +16,9 @@ from jitbatch.plan.prefetch import Ahead, on_device
 from jitbatch.step.agreement import Agreement
 from jitbatch.step.arrangements import Arrangement, Arrangements, kind_of
 from jitbatch.step.capacity import StepCapacity
+from jitbatch.step.channel import SECONDS
 from jitbatch.step.differentiated import Differentiated
+from jitbatch.step.examples import first_samples, samples_of
 from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
 from jitbatch.step.processes import Processes
@@ -39,7 +41,8 @@ class Jitted(Generic[P, R]):
 
     def __init__(
         self, fun: Callable[P, R], samples: Sequence[str], pad: int | None, rows: Sequence[str] | None,
-        differentiated: Differentiated | None, split: Split | None, jit: Callable[..., Any], options: dict[str, Any],
+        differentiated: Differentiated | None, split: Split | None, timeout: float, jit: Callable[..., Any],
+        options: dict[str, Any],
     ):  # fmt: skip
         functools.update_wrapper(self, fun)
         self.__wrapped__ = fun
@@ -54,7 +57,7 @@ class Jitted(Generic[P, R]):
         self._on_mesh = None if split is None else OnMesh(split, pad, None if rows is None else self._rows)
         self._processes = None
         if split is not None and len(split.processes) > 1:
-            self._processes = Processes(self._name, split.processes)
+            self._processes = Processes(self._name, split.processes, timeout)
         self._jit = jit
         self._options = options
         self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
@@ -189,6 +192,8 @@ class Jitted(Generic[P, R]):
             return self._call(choose, call, is_call)
 
     def _call(self, choose: Callable[[Any], Any], call: Bound, is_call: bool) -> Any:
+        if self._processes is not None and not self._processes.have_met:
+            self._learn_together(self._processes, call)
         arrangement = self._arrangements.of(call)
         self._calls += 1
         for _ in range(MAX_TRACES):
@@ -232,13 +237,24 @@ class Jitted(Generic[P, R]):
             return None
         return self._on_mesh.agreement(self._processes.channel)
 
+    def _learn_together(self, processes: Processes, call: Bound) -> None:
+        """Stores an arrangement for the first call in several processes. One without samples gets examples."""
+        assert self._on_mesh is not None
+        if self._on_mesh.lacks_samples(call, self._places):
+            message = processes.examples(None)
+            self._discovered(call if message is None else self._on_mesh.with_examples(call, samples_of(message)))
+        else:
+            found = self._discovered(call)
+            given = {place: call.at(place) for place in found.places}
+            processes.examples(lambda: first_samples(found.uses, given))
+
     def _discovered(self, call: Bound) -> Arrangement:
         """Traces the step without compiling it, and returns its arrangement."""
         step = self._trace(call, is_complete=False)
         nothing = self._arrangements.unknown
         with_handles = self._with_handles(step, nothing, call, None)
         try:
-            with step:
+            with nullcontext() if self._on_mesh is None else self._on_mesh.mesh_set(), step:
                 with_handles.call(self._compiled_for(nothing))
         except Again as again:
             if again.step is not step:
@@ -398,20 +414,20 @@ def jit(
     fun: None = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
     rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
     targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
-    jit: Callable[..., Any] = jax.jit, **options: Any,
+    timeout: float | None = None, jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...  # fmt: skip
 @overload
 def jit(
     fun: Callable[P, R], /, *, samples: str | Sequence[str] = (), pad: int | None = None,
     rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
     targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
-    jit: Callable[..., Any] = jax.jit, **options: Any,
+    timeout: float | None = None, jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Jitted[P, R]: ...  # fmt: skip
 def jit(
     fun: Any = None, /, *, samples: str | Sequence[str] = (), pad: int | None = None,
     rows: str | Sequence[str] | None = None, differentiable: str | Sequence[str] | None = None,
     targets: str | Sequence[str] = (), mesh: jax.sharding.Mesh | None = None, axis: str | None = None,
-    jit: Callable[..., Any] = jax.jit, **options: Any,
+    timeout: float | None = None, jit: Callable[..., Any] = jax.jit, **options: Any,
 ) -> Any:  # fmt: skip
     """`jax.jit` for functions that batch samples of any shapes.
 
@@ -440,6 +456,8 @@ def jit(
             on the mesh are replicated. The body is the same as on one device, and sees all samples. In a program of
             several processes (`jax.distributed`), each process calls the step with samples of its own.
         axis: the axis of the mesh that samples are split over; its only axis by default.
+        timeout: in a program of several processes, the seconds that a process waits for others that live, half an hour
+            by default. One that has died is noticed by its heartbeat (see `jax.distributed.initialize`).
         jit: the compiling transformation: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
         options: options of `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
             donated.
@@ -484,11 +502,13 @@ def jit(
         raise ArgumentError(
             f"axis={axis!r} is an axis of a mesh: give the mesh, jitbatch.jit(mesh=mesh, axis={axis!r})"
         )
+    if timeout is not None and (mesh is None or not timeout > 0):
+        raise ArgumentError(f"timeout={timeout!r} is for the processes of a mesh: give the mesh, and a positive time")
     split = None if mesh is None else split_over(mesh, axis)
 
     def decorate(fun: Callable[P, R]) -> Jitted[P, R]:
         if not callable(fun):
             raise ArgumentError(f"jitbatch.jit compiles functions, got {fun!r}")
-        return Jitted(fun, names, pad, row_names, differentiated, split, jit, options)
+        return Jitted(fun, names, pad, row_names, differentiated, split, timeout or SECONDS, jit, options)
 
     return decorate if fun is None else decorate(fun)

@@ -1,6 +1,6 @@
 """A step on a mesh: global arrays in place of samples and rows (see `step/split` and `jitbatch.jit`)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +10,7 @@ from jax.sharding import get_abstract_mesh
 
 from jitbatch.step.agreement import Agreement, Planned, Terms
 from jitbatch.step.channel import Channel
+from jitbatch.step.examples import first_row, is_empty
 from jitbatch.step.places import Bound, Place
 from jitbatch.step.rows import count_of, filled
 from jitbatch.step.samples import About, Samples, StepTrace, Use
@@ -57,6 +58,19 @@ class OnMesh:
             step.handles[place] = handle
             call = call.replaced(place, handle)
         return self._with_rows(call, {place: handle._about.parts for place, handle in given.items()}, known)
+
+    def lacks_samples(self, call: Bound, places: Sequence[Place]) -> bool:
+        """Whether this process has no samples in a call. If no places are named, these are any empty arguments."""
+        values = [call.at(place) for place in places if place.argument in call.arguments]
+        return any(map(is_empty, values if places else call.arguments.values()))
+
+    def with_examples(self, call: Bound, samples: Mapping[Place, Any]) -> Bound:
+        """Returns the call with other samples, one at each place, and one row in each argument with rows."""
+        for place in self._row_places(call, {count_of(call.at(place)) for place in samples}):
+            call = call.replaced(place, first_row(call.at(place)))
+        for place, value in samples.items():
+            call = call.replaced(place, value)
+        return call
 
     def settle(self, handles: Iterable[Samples]) -> None:
         """Makes the terms of a call those of the step. All processes come here in the order of their calls."""
@@ -141,7 +155,7 @@ class OnMesh:
                 call = call.replaced(place, Rows(self._put_rows(rows, found, place), found, rows))
         return call
 
-    def _row_places(self, call: Bound, counts: Mapping[int, Parts]) -> list[Place]:
+    def _row_places(self, call: Bound, counts: Container[int]) -> list[Place]:
         if self._rows is not None:
             return [place for place in self._rows if place.argument in call.arguments]
         return [Place(name) for name, value in call.arguments.items() if _is_rows(value, counts)]
@@ -155,7 +169,7 @@ class OnMesh:
         return jax.tree.map(self.split.put, full)
 
 
-def _is_rows(value: Any, counts: Mapping[int, Parts]) -> bool:
+def _is_rows(value: Any, counts: Container[int]) -> bool:
     """Whether an argument is taken for rows: all its leaves are NumPy arrays with one row per sample."""
     if isinstance(value, Rows):
         return True

@@ -1,8 +1,9 @@
 """The processes of a step on a mesh that belongs to several (`jax.distributed`)."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,10 +19,12 @@ class Processes:
 
     Attributes:
         channel: the channel for calls that were not planned ahead of time.
+        have_met: whether the step has been called.
     """
 
-    def __init__(self, step: str, processes: Sequence[int]):
-        self.channel = Channel(processes, {"the step": step})
+    def __init__(self, step: str, processes: Sequence[int], timeout: float):
+        self.channel = Channel(processes, {"the step": step}, seconds=timeout)
+        self.have_met = False
 
     @contextmanager
     def part(self) -> Iterator[Channel]:
@@ -36,6 +39,25 @@ class Processes:
             channel.leave(error)
             raise
         channel.exchange(Message({}, is_last=True))
+
+    def examples(self, first_samples: Callable[[], Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
+        """Asks for examples of samples, in the first call of the step.
+
+        Args:
+            first_samples: returns the message about the first samples of this process; None if it has no samples.
+
+        Returns:
+            The message of a process with samples; None if all have samples, or nobody has.
+        """
+        said = self.channel.exchange(Message({}) if first_samples is None else None)
+        self.have_met = True
+        others = [process for process in self.channel.processes if process not in said]
+        if not said or not others:
+            return None
+        own = None
+        if first_samples is not None and others[0] == jax.process_index():
+            own = Message(first_samples())
+        return self.channel.exchange(own)[others[0]]
 
     @contextmanager
     def told(self) -> Iterator[None]:

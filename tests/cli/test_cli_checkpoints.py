@@ -17,7 +17,8 @@ from jitbatch import StepCapacity
 from jitbatch.cli._checkpoints import SECONDS, Checkpoints
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import new_settings
-from jitbatch.cli._tasks import Task, make_task
+from jitbatch.cli._task import Task
+from jitbatch.cli._tasks import make_task
 from jitbatch.cli._trainer import Trainer
 
 SETTINGS = new_settings({"task": "listops", "hidden": 3, "limit": 4, "train_size": 20, "depth": 1})

@@ -4,6 +4,7 @@ import codecs
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import jax
 import numpy as np
 import pytest
 
-from jitbatch.cli import _tasks, main
+from jitbatch.cli import _tasks_trees, main
 from jitbatch.cli._baselines import bag_of_items, bag_of_symbols, majority
 from jitbatch.cli._errors import CommandError
 from jitbatch.cli._settings import Settings, new_settings
 from jitbatch.cli._splits import CALLS
 from jitbatch.cli._tasks import make_task
+from jitbatch.cli._trainer import Step, Trainer
 from jitbatch.data import make_listops
 from jitbatch.data.ast_functions import split_of
 
@@ -278,7 +280,7 @@ def test_more_expressions_than_there_are(capsys: pytest.CaptureFixture[str], mon
     def too_few(*args: Any) -> None:
         raise ValueError("there are only 3")
 
-    monkeypatch.setattr(_tasks, "make_listops", too_few)
+    monkeypatch.setattr(_tasks_trees, "make_listops", too_few)
     assert main(["train", "listops"]) == 1
     expected = "jitbatch: error: there are only 3. Give a larger --depth or a smaller --train-size\n"
     assert capsys.readouterr().err == expected
@@ -333,7 +335,7 @@ def test_memory_that_is_missing_later(error: Any, monkeypatch: Any, capsys: pyte
     def fail(*args: Any) -> None:
         raise jax.errors.JaxRuntimeError(error) if isinstance(error, str) else error
 
-    monkeypatch.setattr(_tasks, "make_listops", fail)
+    monkeypatch.setattr(_tasks_trees, "make_listops", fail)
     assert main(["train", "listops"]) == 1
     text = capsys.readouterr().err
     assert "there is not enough memory: " in text
@@ -382,6 +384,17 @@ def test_a_toy_language_is_learnt(task: str, tmp_path: Path) -> None:
     final = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[-1])
     achieved, *_ = final["test"].values()
     assert achieved > max(final["baselines"].values()) + 0.05
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ase") is None, reason="the G2 set needs the package ase")
+def test_molecules_are_trained_on_forces() -> None:
+    settings = small("molecules", forces=1000.0, limit=8, batch_size=8, epochs=2, learning_rate=0.1)
+    with_forces, without = (Trainer(make_task(one), one) for one in (settings, replace(settings, forces=0.0)))
+    losses = [[step.loss for step in trainer.run() if isinstance(step, Step)] for trainer in (with_forces, without)]
+    assert losses[0][0] == losses[1][0]  # the readouts are zero at first, and so are forces
+    assert losses[0][1] > losses[1][1] + 1
+    with pytest.raises(CommandError, match="leave --executor loop, or --forces, out"):
+        make_task(small("molecules", forces=1.0, executor="loop"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ase") is None, reason="the G2 set needs the package ase")

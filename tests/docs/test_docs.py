@@ -5,9 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 from pages import code_of, run
+from test_imports import EDGES, STAGES
 
 import jitbatch
 
@@ -71,3 +76,96 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#:\s]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+DEVELOPERS = ("design", "contributing", "compiler", "decisions", "glossary")
+"""The pages that name files and objects of the package itself."""
+
+SOURCES = [path for folder in ("jitbatch", "native", "tests", "bench") for path in sorted((ROOT / folder).rglob("*.*"))]
+
+
+def names_in(page: str) -> list[str]:
+    """What stands in backticks on a page, outside of its blocks of code."""
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def source_of(path: str) -> Path | None:
+    """The file or folder that a page names `batch/types`, `jitbatch/batch/types.py` or `native/batch.h`."""
+    candidates = (ROOT / path, ROOT / "jitbatch" / path, ROOT / "jitbatch" / f"{path}.py")
+    return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+@pytest.mark.parametrize("page", DEVELOPERS)
+def test_files_that_a_page_names_exist(page: str) -> None:
+    stages = {path.name for path in (ROOT / "jitbatch").iterdir() if path.is_dir()}
+    for name in names_in(page):
+        path = re.fullmatch(r"(?:jitbatch/)?((\w+)/(?:\w+/)*\w*)(\.\w+)?", name)
+        if path is None or path[2] not in {*stages, "native", "tests", "bench"}:
+            continue
+        file, ending = path[1].rstrip("/"), path[3] or ""
+        source = source_of(file + ending) or source_of(file)
+        assert source is not None, f"docs/{page}.md names {name}"
+        if source_of(file + ending) is None:  # `util/passes.verified`
+            assert re.search(rf"\b{ending[1:]}\b", source.read_text(encoding="utf-8")), f"docs/{page}.md names {name}"
+
+
+def test_the_table_of_stages_names_their_files() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", text, flags=re.MULTILINE)
+    assert len(rows) >= 12
+    for stage, files in rows:
+        for file in re.findall(r"`([^`]+)`", files):
+            assert (ROOT / "jitbatch" / stage / file).exists(), f"docs/design.md sends readers to {stage}/{file}"
+
+
+@pytest.mark.parametrize("page", ["design", "contributing"])
+def test_names_of_code_on_a_page_exist(page: str) -> None:
+    """Names of classes, constants and functions: they have a capital letter, or an underscore."""
+    known = {
+        word
+        for path in SOURCES
+        if path.suffix in (".py", ".cpp", ".h")
+        for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    }
+    for name in names_in(page):
+        if re.fullmatch(r"[A-Za-z_][\w.]*", name) and re.search(r"[A-Z_]", name) and name not in ("inN", "sharedN"):
+            assert set(name.split(".")) <= known, f"docs/{page}.md names {name}"
+
+
+def test_the_files_to_read_are_the_way_of_a_tree() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    path = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|", text, flags=re.MULTILINE)
+    assert len(path) == len(set(path)) <= 25
+    stages = [STAGES.index(file.partition("/")[0]) for file in path]
+    assert stages == sorted(stages)
+    modules = ["jitbatch." + file.removesuffix(".py").replace("/", ".") for file in path]
+    for position, module in enumerate(modules):
+        below = {name for name, _ in EDGES[module]} & set(modules[position:])
+        assert not below, f"{path[position]} imports {below}, which stand below it"
+
+    visited = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            visited.add(frame.f_code.co_filename)
+
+    @jitbatch.jitbatch
+    def compose(params: dict[str, jax.Array], left: jax.Array, right: jax.Array) -> jax.Array:
+        return jnp.tanh(left @ params["left"] + right @ params["right"])
+
+    @jitbatch.jitbatch(executor="fused")
+    def encode(params: dict[str, jax.Array], tree: Any) -> jax.Array:
+        return compose(params, *(encode(params, t) for t in tree)) if isinstance(tree, tuple) else params["embed"][tree]
+
+    params = {"left": jnp.eye(2), "right": jnp.eye(2), "embed": jnp.ones((10, 2))}
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        plan = encode.plan(params, [((1, 2), 3), (4, 5)], like=None)
+        jax.grad(lambda params: encode.batch(params, plan).sum())(params)
+    finally:
+        sys.setprofile(before)
+    package = Path(jitbatch.__file__).parent
+    missed = [file for file in path if str(package / file) not in visited]
+    assert missed == []

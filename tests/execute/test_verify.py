@@ -12,7 +12,8 @@ import pytest
 
 from jitbatch import jitbatch
 from jitbatch.batch.analysis import analyse
-from jitbatch.execute.fused import lower
+from jitbatch.execute.fused.executor import FUSED
+from jitbatch.execute.registry import EXECUTORS
 from jitbatch.plan import make
 from jitbatch.schedule import rounds
 from jitbatch.util.errors import VerifyError
@@ -75,11 +76,10 @@ def test_inputs_in_the_rows_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_values_in_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def overlapping(*args: Any) -> Any:
-        lowered = original(*args)
+        lowered = FUSED.lower(*args)  # type: ignore[misc]
         return replace(lowered, value_row=np.minimum(lowered.value_row, lowered.value_row.max() - 1))
 
-    original = lower.lower
-    monkeypatch.setattr(lower, "lower", overlapping)
+    monkeypatch.setitem(EXECUTORS, "fused", replace(FUSED, lower=overlapping))
     with pytest.raises(VerifyError, match="two values lie in one row"):
         plan()
 

@@ -57,7 +57,7 @@ def test_a_value_that_is_not_finite_stays_in_its_sample(bad: float, executor: An
     assert np.isfinite(got[1:]).all()
 
 
-@pytest.mark.parametrize("executor", ["dispatch", "fused"])
+@pytest.mark.parametrize("executor", [pytest.param("dispatch", marks=pytest.mark.slow), "fused"])
 @pytest.mark.parametrize("name", ["rnn", "child_sum_edges"])
 def test_a_gradient_that_is_not_finite_stays_in_its_sample(name: str, executor: Any) -> None:
     workload = named(name)

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from plain_loop import assert_batches_like_loop, through_samples_and_plan
 
 import jitbatch
-from jitbatch.models import DRNN, Decoder, EarlyExit
+from jitbatch.models import DRNN, RNNG, Decoder, EarlyExit
+from jitbatch.models.rnng import words_of
 
 RANDOM = np.random.default_rng(3)
 VECTORS = [jnp.asarray(RANDOM.normal(size=4), jnp.float32) for _ in range(6)]
@@ -25,6 +27,7 @@ def scaled(model: Any, factor: float) -> Any:
 MODELS: dict[str, Any] = {
     "early exit": (EarlyExit(10, 3, 4, 4, 0.5, rngs=nnx.Rngs(0)), "classify", SENTENCES),
     "generation": (scaled(DRNN(5, 4, 3, 3, rngs=nnx.Rngs(1)), 2.0), "generate", VECTORS),
+    "parsing": (scaled(RNNG(10, 3, 4, 4, 3, rngs=nnx.Rngs(4)), 4.0), "decode", SENTENCES),
     "greedy": (scaled(Decoder(5, 4, 6, rngs=nnx.Rngs(2)), 2.0), "greedy", VECTORS),
 }
 
@@ -44,6 +47,21 @@ def test_gradients_are_those_of_the_loop(name: str) -> None:
     found = nnx.grad(lambda model: getattr(model, method).batch(samples).sum())(model)
     wanted = nnx.grad(lambda model: sum(jitbatch.run(getattr(model, method)(sample)) for sample in samples))(model)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), found, wanted)
+
+
+TREES = [(0, [(1, [3, 4]), 5]), (2, [6]), (0, [1, (1, [(2, [7, 8, 9])]), 2]), (1, [4])]
+
+
+@through_samples_and_plan
+def test_the_loss_of_a_grammar(through: str) -> None:
+    assert_batches_like_loop(MODELS["parsing"][0], "loss", TREES, through)
+
+
+def test_trees_that_are_parsed_have_the_words_of_their_sentence_and_the_loss_of_their_decisions() -> None:
+    model, _, sentences = MODELS["parsing"]
+    trees = model.parse(sentences)
+    assert [list(words_of(tree)) for tree in trees] == [sentence.tolist() for sentence in sentences]
+    np.testing.assert_allclose(model.loss.batch(trees), -model.decode.batch(sentences), rtol=1e-4, atol=1e-5)
 
 
 def test_beam_search() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from flax import nnx
 from plain_loop import assert_batches_like_loop, through_samples_and_plan
 
-from jitbatch import Static
+from jitbatch import Static, jit
 from jitbatch.data import Molecule
-from jitbatch.models import MoleculeEnergy
+from jitbatch.models import MoleculeEnergy, losses_at_rest
 
 
 def molecule(seed: int, species: list[int], bonds: list[tuple[int, int]]) -> Molecule:
@@ -50,22 +50,20 @@ def test_forces() -> None:
     assert all(np.abs(one.sum(axis=0)).max() < 1e-5 for one in found)  # no net force, as energies know distances alone
 
 
-def test_training_on_forces() -> None:
-    """A gradient of squared forces with respect to parameters: reverse mode over reverse mode."""
+def test_losses_of_energies_and_forces() -> None:
+    """And their gradient with respect to parameters: reverse mode over reverse mode."""
     graph, state = nnx.split(MODEL)
-    plan = MODEL.energy.plan(SAMPLES, differentiable="positions")
 
-    @jax.jit
-    def batched(state: Any, plan: Any) -> Any:
-        model = nnx.merge(graph, state)
-        forces = jax.grad(lambda x: model.energy.batch(plan.with_inputs(x)).sum())(plan.inputs)
-        return sum(jnp.sum(force**2) for force in forces)
+    @jit(samples="molecules", differentiable="positions")
+    def batched(state: Any, molecules: Any) -> Any:
+        return jax.value_and_grad(lambda state: losses_at_rest(nnx.merge(graph, state), molecules, 0.5).sum())(state)
 
     def looped(state: Any) -> Any:
         model = nnx.merge(graph, state)
-        return sum(jnp.sum(force**2) for force in plain_forces(model))
+        errors = [(type(model).energy.__wrapped__(model, sample) - sample.energy) ** 2 for sample in SAMPLES]
+        return sum(errors) + 0.5 * sum(jnp.mean(force**2) for force in plain_forces(model))
 
-    got, wanted = jax.grad(batched)(state, plan), jax.jit(jax.grad(looped))(state)
+    got, wanted = batched(state, SAMPLES), jax.jit(jax.value_and_grad(looped))(state)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-5)
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import pytest
 
+from jitbatch.step import channel as channel_module
 from jitbatch.step.channel import Channel, Message
 from jitbatch.util import compat
 from jitbatch.util.errors import ProcessError
@@ -24,6 +25,7 @@ class Service:
         self.texts: dict[str, str] = {}
         self.barriers: dict[str, threading.Barrier] = {}
         self.me = threading.local()
+        self.failure = "Barrier timed out. Some timed out task names:\n1\n"
         self._lock = threading.Lock()
 
     def received(self, folder: str) -> dict[str, str]:
@@ -32,7 +34,10 @@ class Service:
     def wait(self, name: str, seconds: float, processes: Sequence[int]) -> None:
         with self._lock:
             barrier = self.barriers.setdefault(name, threading.Barrier(len(processes)))
-        barrier.wait(10)
+        try:
+            barrier.wait(seconds)
+        except threading.BrokenBarrierError:
+            raise jax.errors.JaxRuntimeError(self.failure) from None
 
 
 @pytest.fixture
@@ -61,8 +66,8 @@ def in_each(service: Service, run: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(own, range(COUNT)))
 
 
-def channel(**about: str) -> Channel:
-    return Channel(range(COUNT), about, "test")
+def channel(seconds: float = 10, **about: str) -> Channel:
+    return Channel(range(COUNT), about, "test", seconds)
 
 
 def test_all_read_what_some_say_and_nothing_is_kept(service: Service) -> None:
@@ -104,3 +109,40 @@ def test_one_that_has_left_is_named(service: Service) -> None:
     found = in_each(service, run)
     assert found[0] == found[2]
     assert "there are no more minibatches on process 1, unlike on processes 0, 2" in found[0]
+
+
+def test_one_that_does_not_come_is_named(service: Service) -> None:
+    found = in_each(service, lambda index: None if index == 1 else channel(0.2).exchange(None))
+    assert found[0] == found[2]
+    assert "process 1 of 3 has not come to this point within 0.2 seconds. All processes must call" in found[0]
+
+
+def test_one_that_has_failed_and_ended_has_said_why(service: Service) -> None:
+    service.failure = "task is set to ERROR: Task 1 heartbeat timeout."
+
+    def run(index: int) -> Any:
+        if index == 1:
+            return compat.send("test/1/1", '{"about": {}, "content": {}, "error": "OSError: no disk", "is_last": true}')
+        return channel(0.2).exchange(None)
+
+    assert in_each(service, run)[0] == "process 1 of 3 has failed: OSError: no disk"
+    del service.texts["test/1/1"]
+    service.barriers.clear()
+    killed = in_each(service, lambda index: None if index == 1 else channel(0.2).exchange(None))
+    assert killed[0].startswith("process 1 of 3 has ended: it was killed, or failed")
+
+
+def test_what_is_not_equal_on_a_host_is_named(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other releases, and other default dtypes."""
+    service.me.index = 0
+    here = channel()
+    for module, name, other in ((channel_module, "__version__", "0.0.1"), (jax, "__version__", "0.9")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, other)
+            there = channel()
+        with pytest.raises(ProcessError, match=rf"process 1 differs from process 0 in (jitbatch|jax): {other}, not "):
+            here._check_about(1, there.about)
+    with jax.enable_x64(True):
+        there = channel()
+    with pytest.raises(ProcessError, match="process 1 differs from process 0 in floats: float64, not float32"):
+        here._check_about(1, there.about)

@@ -52,6 +52,8 @@ def test_an_axis_is_of_the_mesh() -> None:
         jb.jit(lambda xs: xs, mesh=jax.make_mesh((1, 1), ("data", "model")))
     with pytest.raises(ArgumentError, match="axis='data' is an axis of a mesh: give the mesh"):
         jb.jit(lambda xs: xs, axis="data")
+    with pytest.raises(ArgumentError, match="timeout=3 is for the processes of a mesh: give the mesh"):
+        jb.jit(lambda xs: xs, timeout=3)
 
 
 def test_results_in_lists_are_refused() -> None:

@@ -64,7 +64,8 @@ def parts(*off: str) -> set[str]:
         types = jitbatch(scored).plan(PARAMS, SAMPLES).static.types
     cells = [kind.cell.name for kind in types.kinds]
     opened = "opened" if cells.count("sum") > 1 else "whole"
-    grouped = "grouped" if cells.count("scored") == 1 else "single"
+    operations = [[equation.primitive.name for equation in kind.cell.jaxpr.eqns] for kind in types.kinds]
+    grouped = "grouped" if ["tanh", "mul", "add"] in operations else "single"
     return {origin.part.rstrip("0123456789") for origin in types.origins} | {*cells, opened, grouped}
 
 

@@ -54,19 +54,19 @@ class Batch:
                 classes.append(shared_class[shared_id])
                 identity.append(known.setdefault((classes[-1], rows[-1]), len(known)))
             for node in graph.nodes:
-                own = table.types[node.type]
+                node_type = table.types[node.type]
                 call = node.type, *(identity[first + value] for value in node.operands)
-                leader = calls.setdefault(call, len(types)) if dedupe and own.may_merge else len(types)
+                leader = calls.setdefault(call, len(types)) if dedupe and node_type.may_merge else len(types)
                 first_values.append(len(identity))
-                identity += [-1 - first_values[leader] - output for output in range(own.outputs)]
+                identity += [-1 - first_values[leader] - output for output in range(node_type.outputs)]
                 types.append(node.type)
                 levels.append(node.level)
                 ranks.append(node.rank)
                 leaders.append(leader)
                 operands += [first + value for value in node.operands]
                 operand_start.append(len(operands))
-                rows += [-1] * own.outputs
-                classes += [-1] * own.outputs
+                rows += [-1] * node_type.outputs
+                classes += [-1] * node_type.outputs
             outputs += [first + value for value in graph.outputs]
         self.values = len(identity)
         self.type, self.level, self.rank = map(_array, (types, levels, ranks))
@@ -99,14 +99,14 @@ class Batch:
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
         """The edges between distinct nodes: int32 [edges] `reader` and `read`, as indices into `nodes`."""
-        place = {node: place for place, node in enumerate(self.nodes.tolist())}
+        position_of = {node: position for position, node in enumerate(self.nodes.tolist())}
         reader, read = [], []
-        for own, node in enumerate(self.nodes.tolist()):
+        for position, node in enumerate(self.nodes.tolist()):
             for value in self.operands[self.operand_start[node] : self.operand_start[node + 1]].tolist():
                 maker = int(self.producer[value])
                 if maker >= 0:
-                    reader.append(own)
-                    read.append(place[int(self.leader[maker])])
+                    reader.append(position)
+                    read.append(position_of[int(self.leader[maker])])
         return _array(reader), _array(read)
 
     def schedule(self) -> Schedule:

@@ -74,8 +74,8 @@ class _Filling:
         self.place_merged()
         self.operand_rows = [[self.rows[value] for value in reads] for reads in self.schedule.reads]
         for phase in self.layout.phases:
-            for place, block in enumerate(phase.blocks):
-                self.out[phase.total_table + place] = len(self.ordered[block.type])
+            for block_id, block in enumerate(phase.blocks):
+                self.out[phase.total_table + block_id] = len(self.ordered[block.type])
             if phase.loop is None:
                 self.fill_single(phase.blocks[0])
             else:
@@ -102,10 +102,10 @@ class _Filling:
             arities = [len(self.schedule.reads[node]) for node in nodes]
             need(sum(arities) <= block.terms)
             need(not block.longest or max(arities, default=0) <= block.longest)
-        for place, node in enumerate(nodes):
+        for position, node in enumerate(nodes):
             first = self.first_value[self.nodes[node]]
             for output, start in enumerate(block.starts):
-                self.rows[first + output] = start + margin + place
+                self.rows[first + output] = start + margin + position
 
     def place_merged(self) -> None:
         """Give each output of a merged node the row of its leader's output."""
@@ -123,7 +123,7 @@ class _Filling:
         self.launches += bool(nodes)
         self.padded_rows += block.capacity
         if self.schedule.table.types[block.type].is_variadic:
-            terms = [(row, place) for place, own in enumerate(rows) for row in own]
+            terms = [(row, position) for position, node_rows in enumerate(rows) for row in node_rows]
             terms += [(0, block.capacity)] * (block.terms - len(terms))
             self.write(block.tables[0], [row for row, _ in terms])
             self.write(block.tables[1], [segment for _, segment in terms])
@@ -131,26 +131,26 @@ class _Filling:
         # Padding repeats the last node.
         rows += [rows[-1] if rows else [0] * len(block.reads)] * (block.capacity - len(rows))
         for slot in range(len(block.reads)):
-            self.write(block.tables[0] + slot * block.capacity, [own[slot] for own in rows])
+            self.write(block.tables[0] + slot * block.capacity, [node_rows[slot] for node_rows in rows])
 
     # A loop
 
     def fill_loop(self, blocks: Sequence[BlockLayout], loop: LoopLayout) -> None:
         round_of = self.schedule.round
         counts = [Counter(round_of[node] for node in self.ordered[block.type]) for block in blocks]
-        rounds = max((when + 1 for own in counts for when in own), default=0)
+        rounds = max((when + 1 for block_counts in counts for when in block_counts), default=0)
         need(rounds <= loop.rounds)
-        need(max((count for own in counts for count in own.values()), default=0) <= loop.most)
+        need(max((count for block_counts in counts for count in block_counts.values()), default=0) <= loop.most)
         self.out[loop.rounds_table] = rounds
-        for place, block in enumerate(blocks):
-            self.fill_ends(place, len(blocks), block, loop, counts[place])
+        for block_id, block in enumerate(blocks):
+            self.fill_ends(block_id, len(blocks), block, loop, counts[block_id])
             self.fill_operands(block, loop.margin)
         for arena in range(len(self.layout.arenas)):
             if loop.edge_rows[arena]:
                 self.fill_arena(arena, blocks, loop, rounds)
 
     def fill_ends(
-        self, place: int, places: int, block: BlockLayout, loop: LoopLayout, counts: Counter[int]
+        self, block_id: int, blocks: int, block: BlockLayout, loop: LoopLayout, counts: Counter[int]
     ) -> None:  # fmt: skip
         """For each round, write the start of a type's chunks, then the end of those of each width, widest first."""
         first = loop.margin
@@ -163,7 +163,7 @@ class _Filling:
                 ends.append(ends[-1] + many * width)
                 self.launches += many
                 self.padded_rows += many * width
-            self.write(loop.ends_table + (now * places + place) * len(ends), ends)
+            self.write(loop.ends_table + (now * blocks + block_id) * len(ends), ends)
             first += count
 
     def chunks(self, count: int, block: BlockLayout, loop: LoopLayout) -> list[int]:
@@ -181,15 +181,17 @@ class _Filling:
         room = block.capacity + 2 * margin
         behind = room - margin - len(rows)
         if self.schedule.table.types[block.type].is_variadic:
-            counts = [len(own) for own in rows]
+            counts = [len(node_rows) for node_rows in rows]
             firsts = list(itertools.accumulate(counts, initial=0))[:-1]
-            terms = [row for own in rows for row in own]
+            terms = [row for node_rows in rows for row in node_rows]
             self.write(block.tables[0], terms + [0] * (block.terms - len(terms)))
             self.write(block.tables[1], [0] * margin + firsts + [0] * behind)
             self.write(block.tables[2], [0] * margin + counts + [0] * behind)
             return
         first, last = (rows[0], rows[-1]) if rows else ([0] * len(block.reads),) * 2
-        self.write(block.tables[0], [row for own in [first] * margin + rows + [last] * behind for row in own])
+        self.write(
+            block.tables[0], [row for node_rows in [first] * margin + rows + [last] * behind for row in node_rows]
+        )
 
     # Cotangent rows
 
@@ -199,8 +201,8 @@ class _Filling:
         row_of_edge = [none] * (loop.edge_rows[arena] + loop.pair_rows[arena])
         edges: dict[int, list[int]] = defaultdict(list)  # the cotangent rows of each row that the loop writes
         for block, slot in _reading(arena, blocks, self.schedule.table, variadic=False):
-            for place, node in enumerate(self.ordered[block.type]):
-                row, edge = self.operand_rows[node][slot], block.edges[slot] + loop.margin + place
+            for position, node in enumerate(self.ordered[block.type]):
+                row, edge = self.operand_rows[node][slot], block.edges[slot] + loop.margin + position
                 if row in due:
                     edges[row].append(edge)
                 else:
@@ -210,9 +212,9 @@ class _Filling:
         row_of_term: list[int] = []
         for block, _ in _reading(arena, blocks, self.schedule.table, variadic=True):
             before = len(edge_of_term)
-            for place, node in enumerate(self.ordered[block.type]):
+            for position, node in enumerate(self.ordered[block.type]):
                 for row in self.operand_rows[node]:
-                    edge = block.edges[0] + loop.margin + place
+                    edge = block.edges[0] + loop.margin + position
                     if row in due:
                         edges[row].append(edge)
                     edge_of_term.append(edge)
@@ -229,10 +231,10 @@ class _Filling:
         """For each row of an arena that a loop writes, the moment when its cotangent is due. Moments count in the
         transposed order of rounds and types."""
         due: dict[int, int] = {}
-        for place, block in enumerate(blocks):
+        for block_id, block in enumerate(blocks):
             for start, written in zip(block.starts, block.writes, strict=True):
                 for position, node in enumerate(self.ordered[block.type] if written == arena else ()):
-                    moment = (rounds - 1 - self.schedule.round[node]) * len(blocks) + len(blocks) - 1 - place
+                    moment = (rounds - 1 - self.schedule.round[node]) * len(blocks) + len(blocks) - 1 - block_id
                     due[start + loop.margin + position] = moment
         return due
 
@@ -246,7 +248,7 @@ class _Filling:
         whole sum. So every sum is a gather and a contiguous write, and the cost is linear in the number of readers.
         """
         offsets, first_pair, room = loop.arenas[arena], loop.edge_rows[arena], loop.pair_rows[arena]
-        deepest = max((len(own) - 1 for own in edges.values()), default=0).bit_length()
+        deepest = max((len(row_edges) - 1 for row_edges in edges.values()), default=0).bit_length()
         pairs = [  # (moment, depth, row, pair); a pair reads only pairs of lower depth
             (due[row], deepest - (pair + 1).bit_length(), row, pair)
             for row in sorted(edges)
@@ -254,11 +256,11 @@ class _Filling:
         ]
         pairs.sort(key=lambda pair: pair[:2])
         need(not pairs or len(pairs) + PAIR_WIDTH <= room)
-        sum_row = {(row, pair): first_pair + place for place, (_, _, row, pair) in enumerate(pairs)}
+        sum_row = {(row, pair): first_pair + pair_id for pair_id, (_, _, row, pair) in enumerate(pairs)}
 
-        def item(row: int, place: int) -> int:
+        def item(row: int, item_id: int) -> int:
             count = len(edges[row]) - 1
-            return sum_row[row, place] if place < count else edges[row][place - count]
+            return sum_row[row, item_id] if item_id < count else edges[row][item_id - count]
 
         edge_of_row = [0] * self.layout.arenas[arena].capacity
         for row in edges:
@@ -271,9 +273,9 @@ class _Filling:
         self.write(offsets.pair_right, [item(row, 2 * pair + 2) for _, _, row, pair in pairs] + padding)
         starts: list[int] = []
         chunks_before = [0] * (rounds * types + 1)  # for each moment
-        for place, (when, depth, _, _) in enumerate(pairs):
-            if not starts or pairs[place - 1][:2] != (when, depth) or place - starts[-1] == PAIR_WIDTH:
-                starts.append(place)
+        for pair_id, (when, depth, _, _) in enumerate(pairs):
+            if not starts or pairs[pair_id - 1][:2] != (when, depth) or pair_id - starts[-1] == PAIR_WIDTH:
+                starts.append(pair_id)
                 chunks_before[when + 1] += 1
         for moment in range(rounds * types):
             chunks_before[moment + 1] += chunks_before[moment]

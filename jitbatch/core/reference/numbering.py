@@ -74,14 +74,14 @@ def number(
     node_values = [len(value)]
     edges: set[tuple[int, int]] = set()
     for node, read in zip(nodes, reads, strict=True):
-        kind = kinds[node]
+        kind_id = kinds[node]
         for column, row in enumerate(read):
             if row >= 0:
-                edges.add((end_of[row], first_slot[kind] + (0 if is_variadic[kind] else column)))
+                edges.add((end_of[row], first_slot[kind_id] + (0 if is_variadic[kind_id] else column)))
         levels.append(max((level_of[row] + 1 for row in read if row >= 0), default=0))
         for output, row in enumerate(made[first[node] : first[node + 1]]):
             value[row] = len(value)
-            end_of[row] = first_output[kind] + output
+            end_of[row] = first_output[kind_id] + output
             level_of[row] = levels[-1]
             classes.append(out_class[end_of[row]])
         node_values.append(len(value))
@@ -118,11 +118,11 @@ def _input_rows(
     rows: dict[int, int] = {}
     places = []
     for (leaf, depth, row), value_class in zip(inputs, classes, strict=False):
-        own = leaves.setdefault(value_class, {})
-        if (leaf, depth) not in own:
-            own[leaf, depth] = rows.get(value_class, 0)
-            rows[value_class] = own[leaf, depth] + math.prod(leaf_shapes[leaf][:depth])
-        places.append(own[leaf, depth] + row)
+        first_rows = leaves.setdefault(value_class, {})
+        if (leaf, depth) not in first_rows:
+            first_rows[leaf, depth] = rows.get(value_class, 0)
+            rows[value_class] = first_rows[leaf, depth] + math.prod(leaf_shapes[leaf][:depth])
+        places.append(first_rows[leaf, depth] + row)
     present = sorted(leaves)
     return (
         classes[: len(inputs)] + places,

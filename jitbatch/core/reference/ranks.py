@@ -18,10 +18,10 @@ def find_ranks(type_ids: np.ndarray, order: np.ndarray, reader: np.ndarray, read
     # For each node and type, the largest number of nodes of that type on a path to this node, itself included.
     below: list[dict[int, int]] = [{} for _ in types]
     for node in order.tolist():
-        own = below[node]
+        highest = below[node]
         for other in reads[node]:
             for t, count in below[other].items():
-                if count > own.get(t, 0):
-                    own[t] = count
-        own[types[node]] = own.get(types[node], 0) + 1
+                if count > highest.get(t, 0):
+                    highest[t] = count
+        highest[types[node]] = highest.get(types[node], 0) + 1
     return np.array([counts[t] - 1 for counts, t in zip(below, types, strict=True)], np.int32)

@@ -63,8 +63,8 @@ class Schedule:
 
     def members(self, loop: int) -> np.ndarray:
         """int32; the nodes of a loop, as indices into the distinct nodes."""
-        own = set(self.table.loops[loop])
-        return np.array([node for node, type_id in enumerate(self.type) if type_id in own], np.int32)
+        loop_types = set(self.table.loops[loop])
+        return np.array([node for node, type_id in enumerate(self.type) if type_id in loop_types], np.int32)
 
     def least_steps(self, loop: int) -> int:
         """A lower bound on the number of steps of a loop."""
@@ -87,19 +87,19 @@ class Schedule:
         for graph in self.batch.graphs:
             for need in graph.needs:
                 if need.type in members:
-                    own = before.setdefault((need.type, need.rank), {})
-                    own[need.read] = max(own.get(need.read, 0), need.highest + 1)
+                    needed = before.setdefault((need.type, need.rank), {})
+                    needed[need.read] = max(needed.get(need.read, 0), need.highest + 1)
         done = dict.fromkeys(members, 0)
         round_of: dict[tuple[int, int], int] = {}
         now, last = -1, len(members)
         left = sum(self.ranks[t] for t in members)
         while left:
             left_before = left
-            for place, t in enumerate(members):
+            for position, t in enumerate(members):
                 needs = before.get((t, done[t]), {})
                 if done[t] < self.ranks[t] and all(done[read] >= count for read, count in needs.items()):
-                    now += place <= last
-                    last = place
+                    now += position <= last
+                    last = position
                     round_of[t, done[t]] = now
                     done[t] += 1
                     left -= 1
@@ -139,9 +139,9 @@ class Schedule:
             longest=[max(counts, default=0) for counts in arity],
             widest=[max(counts.values(), default=0) for counts in per_round],
             rounds=[max((self.round[node] + 1 for t in loop for node in ordered[t]), default=0) for loop in loops],
-            pairs=[{c: sum(own.values()) - len(own) for c, own in of_loop.items()} for of_loop in readers],
+            pairs=[{c: sum(n.values()) - len(n) for c, n in of_loop.items()} for of_loop in readers],
             pair_trips=[
-                {c: self._pair_trips(own) for c, own in of_loop.items()} if counts_trips else {} for of_loop in readers
+                {c: self._pair_trips(n) for c, n in of_loop.items()} if counts_trips else {} for of_loop in readers
             ],
         )
 
@@ -156,8 +156,8 @@ class Schedule:
         )
         for t in members:
             for node in ordered[t]:
-                for place, value in enumerate(self.reads[node]):
-                    value_class = carries[t][0 if self.table.types[t].is_variadic else place]
+                for operand_id, value in enumerate(self.reads[node]):
+                    value_class = carries[t][0 if self.table.types[t].is_variadic else operand_id]
                     maker = producer[value]
                     if value_class >= 0 and maker >= 0 and types[maker] in members:
                         found.setdefault(value_class, Counter())[leader[maker], value - first[maker]] += 1
@@ -165,11 +165,11 @@ class Schedule:
 
     def _pair_trips(self, readers: Counter[tuple[int, int]]) -> int:
         """The largest number of chunks of sums of pairs at one moment (see `fill_pairs`)."""
-        place_of = {node: place for place, node in enumerate(self.batch.nodes.tolist())}
+        position_of = {node: position for position, node in enumerate(self.batch.nodes.tolist())}
         deepest = max((count - 1 for count in readers.values()), default=0).bit_length()
         pairs: Counter[tuple[int, int, int]] = Counter()
         for (leader, _), count in readers.items():
-            node = place_of[leader]
+            node = position_of[leader]
             for pair in range(count - 1):
                 pairs[self.round[node], self.type[node], deepest - (pair + 1).bit_length()] += 1
         chunks: Counter[tuple[int, int]] = Counter()

@@ -56,7 +56,6 @@ class TypeTable:
             kind: Recipe([Part(*part) for part in parts], outputs) for kind, (parts, outputs) in recipes.items()
         }
         self.loop_of: dict[int, int] = {t: loop for loop, members in enumerate(loops) for t in members}
-        self.place_of = {t: place for members in loops for place, t in enumerate(members)}
 
     def graph(
         self, kind: np.ndarray, operand_start: np.ndarray, operands: np.ndarray, shared_rows: np.ndarray,

@@ -78,7 +78,7 @@ def retype(
 ) -> TypedGraph:  # fmt: skip
     """Express a graph in types: the parts in the recipe of its kind replace each node."""
     shared = sorted({*shared_rows, *_shared_operands(table, set(kind))})
-    value_of_shared = {shared_id: Made(len(inputs) + place, -1) for place, shared_id in enumerate(shared)}
+    value_of_shared = {shared_id: Made(len(inputs) + position, -1) for position, shared_id in enumerate(shared)}
     made = [Made(value, -1) for value in range(len(inputs))] + [value_of_shared[shared_id] for shared_id in shared_rows]
     values = len(inputs) + len(shared)
     nodes: list[Node] = []
@@ -88,17 +88,17 @@ def retype(
         reads = operands[operand_start[node] : operand_start[node + 1]]
         made_by_parts: list[list[Made]] = []
         for part in recipe.parts:
-            own = table.types[part.type]
-            if own.is_variadic:
+            part_type = table.types[part.type]
+            if part_type.is_variadic:
                 read = [made[value] for value in reads]
             else:
                 read = [_source(operand, made, reads, value_of_shared, made_by_parts) for operand in part.operands]
-            is_kept = not (own.is_variadic and len(read) == 1)
+            is_kept = not (part_type.is_variadic and len(read) == 1)
             part_id, level, rank = ranks.add(part.type, [source.part for source in read], is_kept)
             if is_kept:
                 nodes.append(Node(part.type, level, rank, [source.value for source in read]))
-                made_by_parts.append([Made(values + output, part_id) for output in range(own.outputs)])
-                values += own.outputs
+                made_by_parts.append([Made(values + output, part_id) for output in range(part_type.outputs)])
+                values += part_type.outputs
             else:
                 made_by_parts.append([Made(read[0].value, part_id)])
         made += [made_by_parts[part][output] for part, output in recipe.outputs]

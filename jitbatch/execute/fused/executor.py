@@ -1,21 +1,133 @@
-"""The fused executor: one compiled program per batch, shared by batches with equal static parts."""
+"""The fused executor: a batch becomes one compiled program, shared by batches with equal static parts, and its tables.
+
+See `execute/fused/program` for the program.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from jitbatch.batch.analysis import Analysis
+from jitbatch.batch.inputs import pack_inputs
+from jitbatch.batch.problem import problem_of
 from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.execute.arenas import run_in_arenas
 from jitbatch.execute.executor import Executor, Lowered, Refilled, SizeRequest
-from jitbatch.execute.fused import lower
 from jitbatch.execute.fused.layout import TableLayout
+from jitbatch.execute.fused.sizing import size_program
 from jitbatch.execute.fused.targets import GPU, TARGETS
 from jitbatch.ir.cell import Identity
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
+from jitbatch.schedule.rounds import find_rounds
+from jitbatch.util import passes
 from jitbatch.util.caches import Cache
+from jitbatch.util.errors import VerifyError
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
+
+
+def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
+    """Lowers a batch to a program with its tables.
+
+    Args:
+        analysis: the analysed batch.
+        policy: the policy for rounds.
+        request: the least sizes, and what the program is made for.
+    """
+    target = TARGETS.get(request.platform, GPU)
+    static_loops = target.static_loops if request.static_loops is None else request.static_loops
+    schedule = analysis.batch.schedule()
+    find_rounds(schedule, analysis.types, policy, lambda: analysis.problem)
+    program, arenas = size_program(analysis, schedule, request.least, target, static_loops, request.headroom_for)
+    layout = TableLayout(analysis.types, program, arenas)
+    buffer = np.empty(layout.size, np.int32)
+    filled = schedule.fill(layout.core, buffer)
+    if filled is None:
+        raise VerifyError("lowering: a batch fits the program that was sized for it")
+    return Lowered(
+        program, layout.tables(buffer), arenas, filled.value_row, filled.steps, schedule.bound, filled.launches,
+        filled.padded_rows,
+    )  # fmt: skip
+
+
+_layouts = Cache(256)
+"""The table layouts, by the identity of the static parts of plans: a layout refers to the types of one static part."""
+
+
+def refill(
+    static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
+) -> Refilled | None:
+    """Computes the tables of an existing plan's program for another batch (see `refill_layout`)."""
+    return refill_layout(_layout_of(static), graphs, inputs, policy, dedupe)
+
+
+def refill_known(static: Any, samples: "KnownBatch", policy: Policy, dedupe: bool) -> Refilled | None:
+    """As `refill`, for samples that the compiled core knows, with typed graphs: in two calls of the core."""
+    layout = _layout_of(static)
+    if layout.differentiable or not layout.is_for_constants:
+        return None
+    joined = layout.refill().join(samples, dedupe)
+    if passes.verifies() or not (policy.by_ranks and joined.by_ranks()):
+        find_rounds(joined.schedule, layout.types, policy, lambda: problem_of(joined.batch))
+    rows = layout.input_rows()
+    buffer, outputs = np.empty(layout.size, np.int32), np.empty(samples.results, np.int32)
+    counts = np.empty(10, np.int32)
+    own = [one if type(one) is np.ndarray else None for one in rows]
+    if not joined.fill(buffer, own, outputs, counts):
+        return None
+    return Refilled(tuple(rows), layout.tables(buffer), outputs, counts)
+
+
+def _layout_of(static: Any) -> TableLayout:
+    def make() -> TableLayout:
+        return TableLayout(static.types, static.program, static.arenas, static.differentiable_classes)
+
+    return _layouts.get_or_make(Identity(static), make)
+
+
+def refill_layout(
+    layout: TableLayout, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
+) -> Refilled | None:
+    """Computes the tables of an existing program for another batch.
+
+    Args:
+        layout: the layout of the program's tables.
+        graphs: the graphs of the samples, with the types of the program (see `batch/retype`).
+        inputs: the leaves of each sample that are rows.
+        policy: the policy for rounds.
+        dedupe: whether equal calls are merged.
+
+    Returns:
+        The tables and input rows, or None if the batch does not fit the program.
+    """
+    types, tables = layout.types, layout.types.exemplars[0].tables
+    packed = pack_inputs(inputs, types, tables, layout.differentiable)
+    if packed.is_traced or not layout.has_flows(packed.active):
+        return None
+    batch = types.table.batch(graphs, packed.read, *layout.shared_positions(packed.classes), dedupe)
+    if any(packed.read.count(arena.value_class) > arena.inputs for arena in layout.arenas):
+        return None
+    schedule = batch.schedule()
+    find_rounds(schedule, types, policy, lambda: problem_of(batch))
+    buffer = np.empty(layout.size, np.int32)
+    filled = schedule.fill(layout.core, buffer)
+    if filled is None:
+        return None
+    counts = (
+        len(graphs), batch.node_count, batch.distinct_count, batch.levels, len(types.kinds), filled.steps,
+        schedule.bound, filled.launches, batch.distinct_count, filled.padded_rows,
+    )  # fmt: skip
+    return Refilled(
+        inputs=tuple(packed.padded(arena.value_class, arena.inputs) for arena in layout.arenas),
+        tables=layout.tables(buffer),
+        output_rows=filled.output_rows,
+        counts=np.array(counts, np.int32),
+    )
+
 
 _programs = Cache(256)
 """The compiled programs, by the static parts of plans."""
@@ -29,25 +141,6 @@ def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     return _programs.get_or_make(static, lambda: jax.jit(run_in_arenas))(plan, shared_leaves)
 
 
-def _lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
-    target = TARGETS.get(request.platform, GPU)
-    is_static = target.static_loops if request.static_loops is None else request.static_loops
-    return lower.lower(analysis, policy, request.least, target, is_static, request.headroom_for)
-
-
-_layouts = Cache(256)
-"""The table layouts, by the identity of the static parts of plans: a layout refers to the types of one static part."""
-
-
-def _layout_of(static: Any) -> TableLayout:
-    return TableLayout(static.types, static.program, static.arenas, static.differentiable_classes)
-
-
-def _refill(
-    static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
-) -> Refilled | None:
-    layout = _layouts.get_or_make(Identity(static), lambda: _layout_of(static))
-    return lower.refill(layout, graphs, inputs, policy, dedupe)
-
-
-FUSED = Executor("fused", _lower, run_compiled, _refill, splits_cells=True, has_room=True, runs_effects=False)
+FUSED = Executor(
+    "fused", lower, run_compiled, refill, refill_known, splits_cells=True, has_room=True, runs_effects=False
+)
