@@ -10,7 +10,9 @@ were seen before counted, compilation not. Sizes are those of ED-Batch: embeddin
 """
 
 import argparse
+import functools
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from timing import interleaved
 
 import jitbatch
 from jitbatch import data, models
+from jitbatch.data.ast_functions import FunctionVocabularies, number_functions
 from jitbatch.schedule.policies import POLICIES, Policy, frontier, register
 
 WORDS = 1000
@@ -90,6 +93,29 @@ def molecules(rng: np.random.Generator, count: int, hidden: int) -> Made:
     return Made(models.MoleculeEnergy(len(elements), hidden, rngs=nnx.Rngs(0)), [found[one] for one in chosen])
 
 
+@functools.cache
+def library() -> tuple[FunctionVocabularies, list[data.Function]]:
+    """The functions of the standard library, of at most 200 nodes, whose names begin with one of 50 frequent words."""
+    found = data.read_functions()
+    names = data.Vocabulary(name for name, _ in Counter(one.name for one in found).most_common(50))
+    names.freeze()
+    vocabularies = FunctionVocabularies(data.Vocabulary(), data.Vocabulary(), data.Vocabulary(), names)
+    return vocabularies, number_functions(found, vocabularies)
+
+
+def syntax_trees(rng: np.random.Generator, count: int, hidden: int) -> Made:
+    vocabularies, samples = library()
+    kinds, fields, tokens, names = map(len, vocabularies)
+    model = models.FunctionNamer(kinds, fields, tokens, names, hidden, hidden, rngs=nnx.Rngs(0))
+    return Made(model, [samples[one] for one in rng.integers(len(samples), size=count)])
+
+
+def sets(rng: np.random.Generator, count: int, hidden: int) -> Made:
+    """Sets of 4 to 25 numbers, with attention of 8 heads over 8 points."""
+    (samples,) = data.make_maxima(0, [count])
+    return Made(models.SetTransformer(1, hidden, 8, 8, rngs=nnx.Rngs(0)), samples)
+
+
 ZOO: dict[str, Callable[[np.random.Generator, int, int], Made]] = {
     "tree-lstm": on_trees(models.NaryTreeLSTM),
     "tree-gru": on_trees(models.BinaryTreeGRU),
@@ -101,6 +127,8 @@ ZOO: dict[str, Callable[[np.random.Generator, int, int], Made]] = {
     "lattice-gru": lattice(models.LatticeGRU),
     "nested rnn": nested,
     "molecules": molecules,
+    "syntax trees": syntax_trees,
+    "set attention": sets,
 }
 
 

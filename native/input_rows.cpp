@@ -8,7 +8,44 @@ namespace nb = nanobind;
 namespace jitbatch {
 namespace {
 
-// The kind of dtype that a buffer's format stands for, as NumPy's; 0 for others, and for another order of bytes.
+std::uint64_t hash_of(const char *row, std::size_t bytes) {
+  std::uint64_t digest = bytes;
+  const auto mix = [&](std::uint64_t word) {
+    digest = (digest ^ word) * 0x9E3779B97F4A7C15ull;
+    digest ^= digest >> 29;
+  };
+  std::size_t at = 0;
+  for (; at + 8 <= bytes; at += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, row + at, 8);
+    mix(word);
+  }
+  if (at < bytes) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, row + at, bytes - at);
+    mix(word);
+  }
+  return digest ^ digest >> 32;
+}
+
+// The size of a hash table of so many rows.
+std::size_t slots_for(Index count) {
+  std::size_t slots = 16;
+  while (slots < 2 * static_cast<std::size_t>(count))
+    slots *= 2;
+  return slots;
+}
+
+// A sequence as a list or tuple, which it mostly is.
+nb::object fast_sequence(PyObject *sequence) {
+  PyObject *fast = PySequence_Fast(sequence, "the inputs of samples are sequences");
+  if (!fast)
+    throw nb::python_error();
+  return nb::steal(fast);
+}
+
+} // namespace
+
 char kind_of(const char *format) {
   if (!format)
     return 0;
@@ -38,35 +75,10 @@ char kind_of(const char *format) {
   }
 }
 
-std::uint64_t hash_of(const char *row, std::size_t bytes) {
-  std::uint64_t digest = bytes;
-  const auto mix = [&](std::uint64_t word) {
-    digest = (digest ^ word) * 0x9E3779B97F4A7C15ull;
-    digest ^= digest >> 29;
-  };
-  std::size_t at = 0;
-  for (; at + 8 <= bytes; at += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, row + at, 8);
-    mix(word);
-  }
-  if (at < bytes) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, row + at, bytes - at);
-    mix(word);
-  }
-  return digest ^ digest >> 32;
+InputRows::InputRows(const std::vector<ClassFormat> &formats) : array_type_(nullptr), classes_(formats.size()) {
+  for (std::size_t number = 0; number < formats.size(); ++number)
+    classes_[number].format = formats[number];
 }
-
-// A sequence as a list or tuple, which it mostly is.
-nb::object fast_sequence(PyObject *sequence) {
-  PyObject *fast = PySequence_Fast(sequence, "the inputs of samples are sequences");
-  if (!fast)
-    throw nb::python_error();
-  return nb::steal(fast);
-}
-
-} // namespace
 
 InputRows::InputRows(PyObject *samples, const std::vector<ClassFormat> &formats, PyTypeObject *array_type)
     : array_type_(array_type), classes_(formats.size()) {
@@ -167,6 +179,11 @@ void InputRows::merge(Index value_class, Index count, bool dedupe) {
   }
   check(bytes == static_cast<std::size_t>(count) * rows.format.row, "samples have as many rows as their graphs read");
   rows.distinct.clear();
+  if (!count) {
+    rows.which.clear();
+    rows.count = 0;
+    return;
+  }
   if (dedupe) {
     merge_equal(rows, count);
     return;
@@ -187,14 +204,20 @@ void InputRows::keep_all(Rows &rows, Index count) {
 // Equal rows have equal hashes; which of those with equal hashes are equal is found out by comparing them.
 void InputRows::merge_equal(Rows &rows, Index count) {
   const std::size_t size = rows.format.row;
+  if (size == 4) {
+    merge_words<std::uint32_t>(rows, count);
+    return;
+  }
+  if (size == 8) {
+    merge_words<std::uint64_t>(rows, count);
+    return;
+  }
   rows.which.assign(count, 0);
   if (!size) {
     rows.count = count ? 1 : 0;
     return;
   }
-  std::size_t slots = 16;
-  while (slots < 2 * static_cast<std::size_t>(count))
-    slots *= 2;
+  const std::size_t slots = slots_for(count);
   Ints table(slots, -1);
   Index row = 0;
   for (const Chunk &chunk : rows.chunks) {
@@ -208,6 +231,33 @@ void InputRows::merge_equal(Rows &rows, Index count) {
         rows.distinct.push_back(data);
       }
       rows.which[row] = table[slot];
+    }
+  }
+  rows.count = static_cast<Index>(rows.distinct.size());
+}
+
+// Rows of the size of a machine word, of which most are one number: compared without a look at where they came from.
+template <typename Word> void InputRows::merge_words(Rows &rows, Index count) {
+  struct Slot {
+    Word word;
+    Index row; // -1 for none
+  };
+  rows.which.resize(count);
+  const std::size_t slots = slots_for(count);
+  std::vector<Slot> table(slots, Slot{0, -1});
+  Index row = 0;
+  for (const Chunk &chunk : rows.chunks) {
+    for (std::size_t at = 0; at < chunk.bytes; at += sizeof(Word), ++row) {
+      Word word;
+      std::memcpy(&word, chunk.data + at, sizeof(Word));
+      std::size_t slot = (word * 0x9E3779B97F4A7C15ull >> 32) & (slots - 1);
+      while (table[slot].row >= 0 && table[slot].word != word)
+        slot = (slot + 1) & (slots - 1);
+      if (table[slot].row < 0) {
+        table[slot] = {word, static_cast<Index>(rows.distinct.size())};
+        rows.distinct.push_back(chunk.data + at);
+      }
+      rows.which[row] = table[slot].row;
     }
   }
   rows.count = static_cast<Index>(rows.distinct.size());

@@ -7,6 +7,9 @@
 
 namespace jitbatch {
 
+// The kind of dtype that a buffer's format stands for, as NumPy's; 0 for others, and for another order of bytes.
+char kind_of(const char *format);
+
 // How the values of a class lie in memory.
 struct ClassFormat {
   char kind;        // of its dtype, as NumPy's; 0 for what is not to be read here
@@ -20,9 +23,17 @@ class InputRows {
 public:
   // `samples` is a list; each sample is a sequence of pairs of a class and a sequence of arrays of type `array_type`.
   InputRows(PyObject *samples, const std::vector<ClassFormat> &formats, PyTypeObject *array_type);
+  // Without rows, for `add`.
+  explicit InputRows(const std::vector<ClassFormat> &formats);
   ~InputRows();
   InputRows(const InputRows &) = delete;
   InputRows &operator=(const InputRows &) = delete;
+
+  // Rows of a class in memory that `owner` keeps.
+  void add(Index value_class, const char *data, std::size_t bytes) {
+    rows_of(value_class).chunks.push_back({data, bytes});
+  }
+  void keep(std::shared_ptr<const void> owner) { owner_ = std::move(owner); }
 
   // The classes that are left to the caller, ascending.
   Ints unread() const;
@@ -60,11 +71,13 @@ private:
   bool read_array(Rows &rows, PyObject *array);
   Rows &rows_of(Index value_class);
   static void merge_equal(Rows &rows, Index count);
+  template <typename Word> static void merge_words(Rows &rows, Index count);
   static void keep_all(Rows &rows, Index count);
 
   PyTypeObject *array_type_;
   std::vector<Rows> classes_;
   std::vector<Py_buffer> buffers_; // held as long as rows are read
+  std::shared_ptr<const void> owner_;
 };
 
 } // namespace jitbatch

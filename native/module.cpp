@@ -12,8 +12,10 @@
 #include "assembler.h"
 #include "calls.h"
 #include "fill.h"
+#include "known_samples.h"
 #include "numbering.h"
 #include "ranks.h"
+#include "refill.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -300,6 +302,8 @@ NB_MODULE(native, m) {
   m.doc() = "The compiled core of planning; `jitbatch.core.reference` says what it computes.";
 
   add_calls(m);
+  add_known_samples(m);
+  add_refill(m);
   m.def("number", number_recording);
   m.def("find_ranks", [](Array types, Array order, Array reader, Array read) {
     return array_of(find_ranks(span_of(types), span_of(order), span_of(reader), span_of(read)));

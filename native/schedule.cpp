@@ -39,6 +39,14 @@ Index Schedule::least_steps(Index loop) const {
   return steps;
 }
 
+Index Schedule::most_steps(Index loop) const {
+  check_loop(loop);
+  Index steps = 0;
+  for (Index type : table().loops()[loop])
+    steps += ranks_[type];
+  return steps;
+}
+
 // In each round one step for each type that has nodes in it.
 Index Schedule::steps(Index loop) const {
   check_loop(loop);
@@ -124,22 +132,23 @@ Order Schedule::ordered() const {
   Index rounds = 0;
   for (Index round : round_)
     rounds = std::max(rounds, round + 1);
+  Order order{Ints(nodes), Ints(types + 1, 0)};
   // Sorted by rounds and then by types, each time by counting.
-  Ints begin(rounds + 1, 0), by_round(nodes);
-  for (Index round : round_)
-    ++begin[round + 1];
+  Ints begin(rounds + 1, 0), by_round(nodes), type_of_node(nodes);
+  for (Index node = 0; node < nodes; ++node) {
+    type_of_node[node] = type_of(node);
+    ++begin[round_[node] + 1];
+    ++order.type_start[type_of_node[node] + 1];
+  }
   for (Index round = 0; round < rounds; ++round)
     begin[round + 1] += begin[round];
   for (Index node = 0; node < nodes; ++node)
     by_round[begin[round_[node]]++] = node;
-  Order order{Ints(nodes), Ints(types + 1, 0)};
-  for (Index node = 0; node < nodes; ++node)
-    ++order.type_start[type_of(node) + 1];
   for (Index type = 0; type < types; ++type)
     order.type_start[type + 1] += order.type_start[type];
   Ints next(order.type_start);
   for (Index node : by_round)
-    order.nodes[next[type_of(node)]++] = node;
+    order.nodes[next[type_of_node[node]]++] = node;
   return order;
 }
 

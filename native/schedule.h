@@ -39,6 +39,8 @@ public:
 
   Ints members(Index loop) const;
   Index least_steps(Index loop) const;
+  // How many steps a loop has at most, if they are ranks.
+  Index most_steps(Index loop) const;
   Index steps(Index loop) const;
   // Lets the steps of a loop be ranks, if these have an order; whether they have one.
   bool by_ranks(Index loop);

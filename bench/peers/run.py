@@ -53,7 +53,7 @@ def grid_of(options: argparse.Namespace) -> Grid:
     if options.quick:
         grid = Grid(dict.fromkeys(WORKLOADS, (8,)), {4: 2}, 2, peers)
     elif options.full:
-        hidden = {"SICK": (150,), "SST": (128, 256), "tagger": (128,), "ListOps": (128,)}
+        hidden = {"SICK": (150,), "SST": (128, 256), "tagger": (128,), "ListOps": (128,), "molecules": (64,)}
         grid = Grid(hidden, {256: 2, 64: 4, 16: 8, 1: 16}, 7, peers)
     else:
         few = tuple(name for name in PEERS if "per sample" not in name and name != "DGL")

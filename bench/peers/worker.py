@@ -27,7 +27,7 @@ class Task(NamedTuple):
     """What is to be run.
 
     Attributes:
-        workload: SICK, SST, ListOps or tagger.
+        workload: SICK, SST, ListOps, tagger or molecules.
         hidden: the size of a state.
         training: whether a minibatch is a step of gradient descent, or only its loss.
         batch: samples in a minibatch.

@@ -62,7 +62,7 @@ class PackedInputs:
         if not size:
             return None
         value_class, other = self.tables.classes[class_id], self.others.get(class_id)
-        if other is not None and not value_class.is_key:
+        if other is not None and (not value_class.is_key or compat.is_tracer(other)):
             return pad_rows(other, size)
         if not value_class.is_key:
             rows = np.empty((size, *value_class.shape), value_class.dtype)

@@ -69,6 +69,11 @@ def using(core: str) -> Iterator[None]:
         _chosen.reset(token)
 
 
+def is_compiled(table: type_table.TypeTable) -> bool:
+    """Whether the compiled core made a `TypeTable`."""
+    return native is not None and isinstance(table, native.TypeTable)
+
+
 def number(*args: Any) -> numbering.Numbered:
     """Number a recording into a graph with the chosen core (see `numbering.number`)."""
     if name() == "native":

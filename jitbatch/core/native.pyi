@@ -30,6 +30,59 @@ class TypedGraph:
     @property
     def shared(self) -> list[int]: ...
 
+class KnownBatch:
+    """Known samples, one after the other.
+
+    Attributes:
+        nodes, results: the number of nodes of all graphs, and of their outputs.
+        output: the output that all samples have; -1 if they differ.
+    """
+
+    def __len__(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def results(self) -> int: ...
+    @property
+    def output(self) -> int: ...
+    def graphs(self) -> tuple[Any, ...]: ...
+    def structures(self) -> list[Any]: ...
+    def lacks(self, table: Any, /) -> bool:
+        """Whether some sample has no typed graph of these types."""
+
+    def put_typed(self, graphs: Sequence[Any], /) -> None: ...
+
+class KnownSamples:
+    """Samples that cannot change, by identity; see `jitbatch.record.known_samples`."""
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def put(
+        self, structure: Any, sample: Sequence[Any], graph: Any, nodes: int, results: int, output: int,
+        arrays: Sequence[Any], inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
+    ) -> bool:  # fmt: skip
+        """Store a sample. False, if the core cannot read its inputs, or knows the sample already.
+
+        Args:
+            structure: what keeps the parts of the sample and its arrays alive.
+            sample: its parts.
+            graph, nodes, results: its graph, and the numbers of nodes and of outputs.
+            output: equal for graphs with results of one tree and of the same value classes.
+            arrays: the arrays in the sample. Their numbers may change, and are read for each batch.
+            inputs: its input rows. What is not among `arrays` never changes.
+            formats: how the values of each class lie in memory.
+        """
+
+    def discard(self, sample: Sequence[Any], /) -> None: ...
+    def take_used(self, sample: Sequence[Any], /) -> bool:
+        """Whether a sample was found since this was asked last."""
+
+    def find(self, columns: Sequence[Any], /) -> KnownBatch | None:
+        """Find samples by their parts. None, if one is not known, or has an array of another shape or dtype.
+
+        Args:
+            columns: for each part, a list with that part of each sample.
+        """
+
 class Layout:
     @property
     def size(self) -> int: ...
@@ -110,6 +163,47 @@ class Batch:
     def levels(self) -> int: ...
     def edges(self) -> tuple[np.ndarray, np.ndarray]: ...
     def schedule(self) -> Schedule: ...
+
+class Joined:
+    """Known samples as one batch.
+
+    Attributes:
+        batch, schedule: the batch, and the rounds of its nodes.
+    """
+
+    @property
+    def batch(self) -> Any: ...
+    @property
+    def schedule(self) -> Any: ...
+    def by_ranks(self) -> bool:
+        """Give the nodes of all loops the rounds of their ranks. Whether no order has fewer steps."""
+
+    def fill(
+        self, tables: np.ndarray, inputs: Sequence[np.ndarray | None], outputs: np.ndarray, counts: np.ndarray
+    ) -> bool:  # fmt: skip
+        """Write a plan. False if the batch does not fit the layout.
+
+        Args:
+            tables: int32 [layout.size]; as `Schedule.fill`.
+            inputs: for each arena, an array for its input rows; None if the batch has none for it.
+            outputs: int32 [outputs]; the rows of all outputs, sample after sample.
+            counts: int32 [10]; the fields of a `Summary`.
+        """
+
+class Refill:
+    """What batches of known samples have in common that are planned for one program.
+
+    Args:
+        layout: the layout of its tables.
+        classes: the format of each value class.
+        shared_class, shared_row, shared_count: as for `TypeTable.batch`.
+    """
+
+    def __init__(
+        self, layout: Any, classes: Sequence[tuple[str, int, int]], shared_class: np.ndarray,
+        shared_row: np.ndarray, shared_count: np.ndarray,
+    ) -> None: ...  # fmt: skip
+    def join(self, samples: KnownBatch, dedupe: bool, /) -> Joined: ...
 
 class Nodes:
     def __init__(self, steps: np.ndarray, reads: np.ndarray, makes: np.ndarray, /) -> None: ...

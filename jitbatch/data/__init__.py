@@ -20,6 +20,8 @@ from jitbatch.data.sequences import Document as Document
 from jitbatch.data.sequences import Translation as Translation
 from jitbatch.data.sequences import make_documents as make_documents
 from jitbatch.data.sequences import make_reversals as make_reversals
+from jitbatch.data.sets import NumberSet as NumberSet
+from jitbatch.data.sets import make_maxima as make_maxima
 from jitbatch.data.sick import read_sick as read_sick
 from jitbatch.data.tagging import Spelled as Spelled
 from jitbatch.data.tagging import Tagged as Tagged

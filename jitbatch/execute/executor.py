@@ -6,7 +6,7 @@ add an `Executor` to `execute/registry`.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from jitbatch.ir.input_rows import Inputs
 from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.schedule.policies import Policy
 from jitbatch.util.packed import Packed
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
 
 
 @dataclass(frozen=True)
@@ -108,19 +111,13 @@ class Refilled(NamedTuple):
         inputs: for each arena, its padded input rows.
         tables: as in `Lowered`.
         output_rows: int32; the rows of all outputs, sample after sample.
-        nodes, distinct, levels, steps, bound, launches, padded_rows: see `Summary`.
+        counts: int32 [10]; the fields of a `Summary`.
     """
 
     inputs: tuple[Any, ...]
     tables: Packed
     output_rows: np.ndarray
-    nodes: int
-    distinct: int
-    levels: int
-    steps: int
-    bound: int
-    launches: int
-    padded_rows: int
+    counts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -152,6 +149,7 @@ class Executor:
         refill: from the static part of a plan, the typed graphs and input rows of other samples, a policy, and whether
             equal calls are merged, to tables of the same program. It returns None if the samples do not fit. None if
             programs are not reused.
+        refill_known: as `refill`, for samples that the compiled core knows, in place of their graphs and input rows.
         splits_cells: whether cells in loops are split into parts that run before, in and after the loop.
         has_room: whether a program runs other batches that fit its sizes.
         runs_effects: whether cells may have effects.
@@ -161,6 +159,7 @@ class Executor:
     lower: Callable[[Analysis, Policy, SizeRequest], Lowered] | None
     run: Callable[[Any, Sequence[Any]], Any] = run_in_arenas
     refill: Callable[[Any, Sequence[TypedGraph], Sequence[Inputs], Policy, bool], Refilled | None] | None = None
+    refill_known: "Callable[[Any, KnownBatch, Policy, bool], Refilled | None] | None" = None
     splits_cells: bool = False
     has_room: bool = False
     runs_effects: bool = True

@@ -17,6 +17,7 @@ from jitbatch.models.parser import StackLSTMParser as StackLSTMParser
 from jitbatch.models.rnng import RNNG as RNNG
 from jitbatch.models.sentiment import Sentiment as Sentiment
 from jitbatch.models.seq2seq import Seq2Seq as Seq2Seq
+from jitbatch.models.set_transformer import SetTransformer as SetTransformer
 from jitbatch.models.similarity import Similarity as Similarity
 from jitbatch.models.syntax import FunctionNamer as FunctionNamer
 from jitbatch.models.tagger import CharacterTagger as CharacterTagger

@@ -269,13 +269,17 @@ def _united(left: Capacity, right: Capacity) -> Capacity:
             "with one granularity"
         )
     kinds = sorted({*left.kinds, *right.kinds}, key=repr)
-    place = {kind: position for position, kind in enumerate(kinds)}
+    position_of = {kind: position for position, kind in enumerate(kinds)}
     edges = {
-        (place[own.kinds[read]], output, place[own.kinds[reader]], slot)
-        for own in (left, right)
-        for read, output, reader, slot in own.edges
+        (position_of[capacity.kinds[read]], output, position_of[capacity.kinds[reader]], slot)
+        for capacity in (left, right)
+        for read, output, reader, slot in capacity.edges
     }
-    cells = {origin: cell for own in (right, left) for cell, (origin, _) in zip(own.cells, own.nodes, strict=True)}
+    cells = {
+        origin: cell
+        for capacity in (right, left)
+        for cell, (origin, _) in zip(capacity.cells, capacity.nodes, strict=True)
+    }
     nodes = _larger(left.nodes, right.nodes)
     loops: dict[Any, LoopSizes] = dict(left.loops)
     for loop, sizes in right.loops:
@@ -308,7 +312,7 @@ def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) 
     names = Names(tables)
     kind_names = {kind_id: names.of_kind(tables.kinds[kind_id]) for kind_id in sizes.profile.kinds}
     ordered = sorted(kind_names, key=lambda kind_id: repr(kind_names[kind_id]))
-    place = {kind_id: position for position, kind_id in enumerate(ordered)}
+    position_of = {kind_id: position for position, kind_id in enumerate(ordered)}
     edges = [tables.edges[edge_id] for edge_id in sizes.profile.edges]
 
     def by_class(rooms: Mapping[int, int]) -> dict[Any, int]:
@@ -317,7 +321,7 @@ def capacity_of(sizes: Sizes, cells: Sequence[str], items: int, tables: Tables) 
     return Capacity(
         exemplars=tuple(map(exemplar, sizes.exemplars)),
         kinds=tuple(kind_names[kind_id] for kind_id in ordered),
-        edges=tuple(sorted((place[e.read], e.output, place[e.reader], e.slot) for e in edges)),
+        edges=tuple(sorted((position_of[e.read], e.output, position_of[e.reader], e.slot) for e in edges)),
         nodes=tuple(sizes.nodes.items()),
         terms=tuple(sizes.terms.items()),
         inputs=tuple(sorted((name, room) for name, room in by_class(sizes.inputs).items() if room)),

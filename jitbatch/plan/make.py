@@ -1,8 +1,8 @@
 """From the graphs of a batch to a plan: types, analysis, lowering, and the static part around them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +11,7 @@ from jitbatch.batch.analysis import Analysis, analyse
 from jitbatch.batch.inputs import pad_rows
 from jitbatch.batch.retype import typed
 from jitbatch.batch.types import Profile, known_types, types_of
+from jitbatch.core.choice import is_compiled
 from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
 from jitbatch.execute.registry import EXECUTORS
 from jitbatch.execute.sizes import Sizes
@@ -27,6 +28,9 @@ from jitbatch.schedule.policies import POLICIES
 from jitbatch.util import passes
 from jitbatch.util.platforms import platform_of
 
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
+
 
 @dataclass(frozen=True)
 class Options:
@@ -39,6 +43,8 @@ class Options:
     loops: str = "auto"
     platform: str = "auto"
     differentiable: tuple[str, ...] = ()
+    derives: bool = True
+    """Whether plans may be differentiated."""
 
     @property
     def static_loops(self) -> bool | None:
@@ -78,7 +84,7 @@ def make_plan(
     profile = _profile(graphs, least, executor)
     if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
         executor, reason = EXECUTORS["dispatch"], "cells have effects"
-    types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes))
+    types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes), options.derives)
     input_classes = differentiable_classes([*types.exemplars, *graphs], options.differentiable, planned.call)
     analysis = analyse(graphs, inputs, types, options.dedupe, least.shared, input_classes)
     if passes.verifies():
@@ -123,29 +129,41 @@ def make_plan(
     return plan
 
 
-def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], options: Options) -> Plan | None:
+def refill_plan(
+    like: Plan, graphs: Sequence[Graph], inputs: Callable[[], Sequence[Inputs]], options: Options,
+    known: "KnownBatch | None" = None,
+) -> Plan | None:  # fmt: skip
     """Plans a batch for the program of another plan, and reuses its static part.
 
     Args:
         like: a plan of the same function, with one shard.
-        graphs, inputs, options: as for `make_plan`.
+        graphs, options: as for `make_plan`.
+        inputs: returns the leaves of each sample that are rows.
+        known: the samples in the core, which has their leaves; None if it does not know all of them.
 
     Returns:
         The plan, or None if the batch does not fit the program.
     """
-    static, refill = like.static, EXECUTORS[options.executor].refill
+    static, executor = like.static, EXECUTORS[options.executor]
     types = static.types
     own = (static.executor, static.out, static.differentiable)
-    if refill is None or types is None or own != (options.executor, options.out, options.differentiable):
+    if executor.refill is None or types is None or own != (options.executor, options.out, options.differentiable):
         return None
     if options.differentiable and not set(differentiable_classes(graphs, options.differentiable, static.call)) <= set(
         static.differentiable_classes
     ):
         return None
-    unknown = [graph for graph in graphs if types not in graph.typed]
-    if unknown and types.profile.union(unknown) != types.profile:
-        return None
-    out_trees, out_classes = outputs_of(graphs, static.tables, static.out, like.sizes)
+    if options.differentiable or not is_compiled(types.table):
+        known = None
+    if known is None or known.lacks(types.table):
+        unknown = [graph for graph in graphs if types not in graph.typed]
+        if unknown and types.profile.union(unknown) != types.profile:
+            return None
+        if known is not None:
+            known.put_typed(typed(graphs, types))
+    is_alike = known is not None and static.out == "stack" and known.output >= 0
+    alike = graphs[:1] if is_alike else graphs
+    out_trees, out_classes = outputs_of(alike, static.tables, static.out, like.sizes)
     arenas = static.out_arenas
     is_same = out_trees == static.out_trees and all(
         [static.arenas[arena].value_class for arena in own] == list(classes)
@@ -153,7 +171,11 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
     )
     if not is_same:
         return None
-    refilled = refill(static, typed(graphs, types), inputs, POLICIES[options.policy], options.dedupe)
+    policy = POLICIES[options.policy]
+    if known is None or executor.refill_known is None:
+        refilled = executor.refill(static, typed(graphs, types), inputs(), policy, options.dedupe)
+    else:
+        refilled = executor.refill_known(static, known, policy, options.dedupe)
     if refilled is None:
         return None
     classes = out_classes[0] if out_classes else ()
@@ -162,19 +184,7 @@ def refill_plan(like: Plan, graphs: Sequence[Graph], inputs: Sequence[Inputs], o
         return None
     if static.out == "rows" and list(map(len, out_rows)) != list(map(len, like.out_rows)):
         return None
-    counts = Summary(
-        samples=len(graphs),
-        nodes=refilled.nodes,
-        distinct=refilled.distinct,
-        levels=refilled.levels,
-        types=len(types.kinds),
-        steps=refilled.steps,
-        bound=refilled.bound,
-        launches=refilled.launches,
-        rows=refilled.distinct,
-        padded_rows=refilled.padded_rows,
-    )
-    plan = Plan(refilled.inputs, refilled.tables, out_rows, ragged, np.array(counts, np.int32), static, tuple(graphs))
+    plan = Plan(refilled.inputs, refilled.tables, out_rows, ragged, refilled.counts, static, tuple(graphs))
     plan = _with_row_samples(plan)
     if passes.verifies():
         verify_steps(plan)

@@ -88,6 +88,8 @@ def rows_of_outputs(
         return ragged_outputs(graphs, rows, len(classes), least.items, headroom_for)
     if out == "rows":
         return _rows_by_class(graphs, rows, classes, least, headroom_for), None
+    if out == "stack" and len(classes) == 1:
+        return (rows,), None
     if out == "stack":
         return tuple(np.ascontiguousarray(column) for column in rows.reshape(len(graphs), -1).T), None
     return tuple(np.split(rows, np.cumsum([len(graph.outputs) for graph in graphs])[:-1])), None

@@ -47,11 +47,11 @@ class Arguments(NamedTuple):
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        return tuple(part.axis for part in self.parts)
+        return tuple([part.axis for part in self.parts])
 
     @property
     def shared(self) -> tuple[Any, ...]:
-        return tuple(part.value for part in self.parts if part.axis is None)
+        return tuple([part.value for part in self.parts if part.axis is None])
 
     @property
     def mapped(self) -> list[Part]:

@@ -11,11 +11,12 @@ from jitbatch.ir.tables import Tables
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.finalise import Recording, number
 from jitbatch.record.known_calls import KnownCalls
+from jitbatch.record.known_samples import KnownSamples, graph_part
 from jitbatch.record.nodes import build
 from jitbatch.record.noted_call import call_noted, check_unchanged, note_wrong_arguments, without_collections
 from jitbatch.record.recorder import Recorder
 from jitbatch.record.shared_arguments import SharedArguments
-from jitbatch.record.structure import Structure, aval_of, cannot_change, described_leaves, identities, identity
+from jitbatch.record.structure import Structure, aval_of, described_leaves, identities
 from jitbatch.util import compat, passes
 from jitbatch.util.budget import Budget, BudgetCache
 from jitbatch.util.caches import Cache
@@ -71,21 +72,6 @@ class Begun(NamedTuple):
         recorder.leaks.check(jax.tree.leaves(result))
 
 
-def _graph_part(graph: Graph) -> tuple[Any, int]:
-    """A graph, and about how many bytes it takes: its objects, its arrays and what is made of them, its structure."""
-    numbers = len(graph.kind) + len(graph.operands) + len(graph.value_class) + len(graph.inputs)
-    constants = sum([getattr(array, "nbytes", 0) for array in graph.constants])
-    return graph, 4500 + 25 * numbers + 100 * len(graph.leaf_shapes) + constants
-
-
-def _sample_parts(structure: Structure) -> list[tuple[Any, int]]:
-    """A remembered sample and its graph, and about how many bytes they take."""
-    assert structure.recorded is not None
-    arrays = sum([array.nbytes for array in structure.arrays])
-    own = structure, 1500 + 16 * len(structure.leaves) + 2 * arrays
-    return [own, _graph_part(structure.recorded[0])]
-
-
 class Context:
     """The graphs, tables and caches of one function with one kind of shared arguments under one setting of JAX.
 
@@ -121,9 +107,9 @@ class Context:
         self._remembers = passes.remembers()
         self._budget = budget or Budget(MAX_BYTES)
         self.graphs = BudgetCache(
-            MAX_STRUCTURES if self._remembers else 0, FIRST_STRUCTURES, self._budget, lambda graph: [_graph_part(graph)]
+            MAX_STRUCTURES if self._remembers else 0, FIRST_STRUCTURES, self._budget, lambda graph: [graph_part(graph)]
         )
-        self.samples = BudgetCache(MAX_SAMPLES if self._remembers else 0, FIRST_STRUCTURES, self._budget, _sample_parts)
+        self.samples = KnownSamples(MAX_SAMPLES if self._remembers else 0, FIRST_STRUCTURES, self._budget)
         self.known = KnownCalls(MAX_SIGNATURES) if first is None else first.known
         self.programs = Cache(MAX_PROGRAMS)
         earlier = before or first
@@ -172,8 +158,16 @@ class Context:
             for index, (sample, structure) in enumerate(zip(samples, known, strict=True))
         ]
 
-    def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
-        """The graphs of samples, recorded where their structures are new."""
+    def graphs_of(
+        self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments, keeps: bool = True
+    ) -> list[Graph]:
+        """The graphs of samples, recorded where their structures are new.
+
+        Args:
+            structures: the samples.
+            shared, arguments: of their call.
+            keeps: remember samples that cannot change, since they may come again.
+        """
         graphs: list[Any] = [
             None if structure.recorded is None else structure.recorded[0] for structure in structures
         ]  # fmt: skip
@@ -182,7 +176,8 @@ class Context:
         new_graphs = self._record_new(structures, missing, shared, arguments) if missing else {}
         for index, graph in new_graphs.items():
             graphs[index] = graph
-            self._remember(structures[index], graph)
+            if keeps and self._remembers:
+                self.samples.remember(structures[index], graph)
         return graphs
 
     def _record_new(
@@ -225,14 +220,6 @@ class Context:
             for graph in graphs:
                 graph.verify()
         return {graph.structure: self.graphs.put(graph.structure, graph) for graph in graphs}
-
-    def _remember(self, structure: Structure, graph: Graph) -> None:
-        """Keep a sample with its graph, if it cannot change."""
-        if self._remembers and cannot_change(structure.sample):
-            structure.key = graph.structure  # equal, and one object for all samples
-            structure.recorded = graph, graph.input_rows.packed(structure.leaves)
-            self.samples.discard(identity(structure.sample))
-            self.samples.put(identity(structure.sample), structure, structure.mark)
 
     def _record(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Recording:
         known = self.known_recording and self.known_recording(structure)

@@ -32,7 +32,7 @@ class Programs:
 
     def plan(self, batch: Recorded) -> Plan | None:
         """Plans a batch, or returns None if it has to be split."""
-        count = len(batch.structures)
+        count = len(batch)
         with self._lock:
             counts = [each for each in self.counts if each >= count]
             for each in counts:

@@ -7,6 +7,9 @@ import jax
 
 from jitbatch.util import compat
 
+_arrays: set[type] = set()
+"""JAX's classes of concrete arrays. To ask JAX for each leaf takes longer."""
+
 
 def platform_of(leaves: Iterable[Any]) -> str:
     """Returns the platform of the first leaf that is bound to a device, else the default platform.
@@ -15,7 +18,10 @@ def platform_of(leaves: Iterable[Any]) -> str:
     (`jax.ShapeDtypeStruct`) counts as committed: programs are compiled ahead of time from these.
     """
     for leaf in leaves:
-        is_committed = isinstance(leaf, jax.Array) and not compat.is_tracer(leaf) and leaf.committed
+        kind = type(leaf)
+        if kind not in _arrays and isinstance(leaf, jax.Array) and not compat.is_tracer(leaf):
+            _arrays.add(kind)
+        is_committed = kind in _arrays and leaf.committed
         sharding = leaf.sharding if is_committed or isinstance(leaf, jax.ShapeDtypeStruct) else None
         if sharding is not None:
             return next(iter(sharding.device_set)).platform

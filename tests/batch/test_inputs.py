@@ -107,6 +107,14 @@ def test_tracers_are_not_compared() -> None:
     assert got.tolist() == [[6, 8], [2, 4], [6, 8]]
 
 
+def test_traced_keys_are_not_compared() -> None:
+    noise = jitbatch(lambda w, key: w * jax.random.normal(key, (2,)))
+    keys = list(jax.random.split(jax.random.key(0), 2))
+    keys.append(keys[0])
+    want = jnp.stack([noise(2.0, key) for key in keys])
+    np.testing.assert_array_equal(jax.jit(noise.batch)(2.0, keys), want)
+
+
 def test_the_plan_of_arrays_on_the_host_stays_on_the_host() -> None:
     made = jitbatch(same).plan(None, [XS])
     assert all(isinstance(rows, np.ndarray) for rows in made.inputs if rows is not None)

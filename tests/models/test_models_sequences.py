@@ -12,12 +12,13 @@ from jitbatch.data import (
     Translation,
     Vocabulary,
     make_documents,
+    make_maxima,
     make_reversals,
     tagged,
     transitions,
 )
 from jitbatch.data.transitions import move_and_relation, tree_of
-from jitbatch.models import CharacterTagger, NestedRNN, Seq2Seq, StackLSTMParser, Tagger
+from jitbatch.models import CharacterTagger, NestedRNN, Seq2Seq, SetTransformer, StackLSTMParser, Tagger
 from jitbatch.models.parser import after
 
 SENTENCES = [
@@ -46,6 +47,8 @@ def make(name):
         return Tagger(len(WORDS), len(TAGS), 3, 4, rngs=rngs), TAGGED
     if name == "characters":
         return CharacterTagger(len(WORDS), len(CHARACTERS), len(TAGS), 3, 4, 2, 3, rngs=rngs), SPELLED
+    if name == "sets":
+        return SetTransformer(1, 4, 2, 2, 1, rngs=rngs), make_maxima(0, [3], lengths=(1, 4))[0]
     if name == "seq2seq":
         return Seq2Seq(6, 5, 3, 4, rngs=rngs), REVERSALS
     if name == "nested":
@@ -53,8 +56,8 @@ def make(name):
     return StackLSTMParser(len(WORDS), len(TAGS), len(RELATIONS), 3, 4, rngs=rngs), TRANSITIONS
 
 
-MODELS = {name: make(name) for name in ("words", "characters", "parser", "seq2seq", "nested")}
-NAMES = ["words", pytest.param("characters", marks=pytest.mark.slow), "parser", "seq2seq", "nested"]
+MODELS = {name: make(name) for name in ("words", "characters", "parser", "seq2seq", "nested", "sets")}
+NAMES = ["words", pytest.param("characters", marks=pytest.mark.slow), "parser", "seq2seq", "nested", "sets"]
 
 
 @through_samples_and_plan
@@ -63,12 +66,16 @@ def test_loss(name, through):
     assert_batches_like_loop(MODELS[name][0], "loss", MODELS[name][1], through)
 
 
+def inputs_of(name, samples):
+    if name in ("words", "characters"):
+        return [one.words for one in samples]
+    return [one.elements for one in samples] if name == "sets" else samples
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_predicts(name):
     model, samples = MODELS[name]
-    assert_predicts_like_loop(
-        model, "predict", [one.words for one in samples] if "characters" in name or name == "words" else samples
-    )
+    assert_predicts_like_loop(model, "predict", inputs_of(name, samples))
 
 
 def test_parser_batches_by_what_it_does():

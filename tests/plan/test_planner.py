@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jitbatch import jitbatch
+from jitbatch import clear_caches, jitbatch
 from jitbatch.plan.planner import Planner
 from jitbatch.record import context as context_module
 from jitbatch.record.shared_arguments import SharedArguments
+from jitbatch.util import passes
 from jitbatch.util.errors import ArgumentError, PlanError
 
 SCALE = jnp.float32(3)
@@ -97,3 +98,26 @@ def test_the_bounds_of_caches_are_told() -> None:
     info = fun._planner.cache_info()
     assert info["structures"].maxsize == context_module.MAX_STRUCTURES
     assert info["structures"].currsize == 2
+
+
+def test_a_call_like_the_last_one_has_its_context() -> None:
+    """Unless a setting of JAX, the recorder's passes, the parameters or the layout of arguments differ."""
+    f, params = jitbatch(lambda w, sample: w["a"] * sample[0]), {"a": jnp.ones(2)}
+    samples = [(1.0,), (2.0,)]
+
+    def context(*args: Any, **kwargs: Any) -> Any:
+        return f._planner.context_of(f._call(args, kwargs))
+
+    first = context(params, samples)
+    assert context({"a": jnp.zeros(2)}, samples) is first
+    with jax.enable_x64(True):
+        assert context(params, samples) is not first
+    assert context(params, samples) is first
+    with passes.without("sums"):
+        assert context(params, samples) is not first
+    assert context({"a": jnp.zeros(3)}, samples) is not first
+    assert context({"a": jnp.zeros(2, jnp.int32)}, samples) is not first
+    assert context({"b": jnp.zeros(2)}, samples) is not first
+    assert context(params, samples) is first
+    clear_caches()
+    assert context(params, samples) is not first

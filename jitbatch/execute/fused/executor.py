@@ -4,7 +4,7 @@ See `execute/fused/program` for the program.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,8 +22,12 @@ from jitbatch.ir.cell import Identity
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
 from jitbatch.schedule.rounds import find_rounds
+from jitbatch.util import passes
 from jitbatch.util.caches import Cache
 from jitbatch.util.errors import VerifyError
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
 
 
 def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
@@ -58,11 +62,31 @@ def refill(
     static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
 ) -> Refilled | None:
     """Computes the tables of an existing plan's program for another batch (see `refill_layout`)."""
+    return refill_layout(_layout_of(static), graphs, inputs, policy, dedupe)
 
-    def layout() -> TableLayout:
+
+def refill_known(static: Any, samples: "KnownBatch", policy: Policy, dedupe: bool) -> Refilled | None:
+    """As `refill`, for samples that the compiled core knows, with typed graphs: in two calls of the core."""
+    layout = _layout_of(static)
+    if layout.differentiable or not layout.is_for_constants:
+        return None
+    joined = layout.refill().join(samples, dedupe)
+    if passes.verifies() or not (policy.by_ranks and joined.by_ranks()):
+        find_rounds(joined.schedule, layout.types, policy, lambda: problem_of(joined.batch))
+    rows = layout.input_rows()
+    buffer, outputs = np.empty(layout.size, np.int32), np.empty(samples.results, np.int32)
+    counts = np.empty(10, np.int32)
+    own = [one if type(one) is np.ndarray else None for one in rows]
+    if not joined.fill(buffer, own, outputs, counts):
+        return None
+    return Refilled(tuple(rows), layout.tables(buffer), outputs, counts)
+
+
+def _layout_of(static: Any) -> TableLayout:
+    def make() -> TableLayout:
         return TableLayout(static.types, static.program, static.arenas, static.differentiable_classes)
 
-    return refill_layout(_layouts.get_or_make(Identity(static), layout), graphs, inputs, policy, dedupe)
+    return _layouts.get_or_make(Identity(static), make)
 
 
 def refill_layout(
@@ -93,17 +117,15 @@ def refill_layout(
     filled = schedule.fill(layout.core, buffer)
     if filled is None:
         return None
+    counts = (
+        len(graphs), batch.node_count, batch.distinct_count, batch.levels, len(types.kinds), filled.steps,
+        schedule.bound, filled.launches, batch.distinct_count, filled.padded_rows,
+    )  # fmt: skip
     return Refilled(
         inputs=tuple(packed.padded(arena.value_class, arena.inputs) for arena in layout.arenas),
         tables=layout.tables(buffer),
         output_rows=filled.output_rows,
-        nodes=batch.node_count,
-        distinct=batch.distinct_count,
-        levels=batch.levels,
-        steps=filled.steps,
-        bound=schedule.bound,
-        launches=filled.launches,
-        padded_rows=filled.padded_rows,
+        counts=np.array(counts, np.int32),
     )
 
 
@@ -119,4 +141,6 @@ def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     return _programs.get_or_make(static, lambda: jax.jit(run_in_arenas))(plan, shared_leaves)
 
 
-FUSED = Executor("fused", lower, run_compiled, refill, splits_cells=True, has_room=True, runs_effects=False)
+FUSED = Executor(
+    "fused", lower, run_compiled, refill, refill_known, splits_cells=True, has_room=True, runs_effects=False
+)

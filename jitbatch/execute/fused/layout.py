@@ -2,20 +2,26 @@
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jitbatch.batch.analysis import SharedRows, shared_positions
 from jitbatch.batch.types import Types
+from jitbatch.core import choice
 from jitbatch.core.layout import NONE, ArenaLayout, ArenaTables, BlockLayout, LoopLayout, PhaseLayout
 from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.shapes import Block, LoopShape
 from jitbatch.execute.fused.widths import best_chunks, most_nodes
 from jitbatch.util.packed import Layout, Packed
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import Refill
 
 
 class TableLayout:
@@ -51,13 +57,43 @@ class TableLayout:
             ArenaLayout(arena.value_class, len(arena.shared), arena.inputs, arena.capacity) for arena in arenas
         ]
         self.core = types.table.layout(phases, own_arenas, self.size)
+        self._tables = types.exemplars[0].tables
         self._positions: SharedRows | None = None
+        self._refill: tuple[SharedRows, Refill] | None = None
         self._flows = {block.kind: block.flows for block in program.blocks}
 
     def has_flows(self, classes: Collection[int]) -> bool:
         """Whether the program is for derivatives of inputs of just these value classes."""
         flows = self.types.flows_from(classes) if classes else self.types.flows
         return all(self._flows[kind] == block_flows for kind, block_flows in zip(self.types.kinds, flows, strict=True))
+
+    @cached_property
+    def is_for_constants(self) -> bool:
+        """Whether the program is for inputs without derivatives."""
+        return self.has_flows(())
+
+    def refill(self) -> "Refill":
+        """Returns what the compiled core needs to plan known samples for the program."""
+        positions = self.shared_positions(len(self._tables.classes))
+        found = self._refill
+        if found is None or found[0] is not positions:
+            assert choice.native is not None
+            formats = self._tables.class_formats()[: len(positions.counts)]
+            found = self._refill = positions, choice.native.Refill(self.core, formats, *positions)
+        return found[1]
+
+    def input_rows(self) -> list[Any]:
+        """Returns for each arena an array for its input rows, None if it has none. Keys are zeros."""
+        return [None if shape is None else make(shape, dtype) for make, shape, dtype in self._input_shapes]
+
+    @cached_property
+    def _input_shapes(self) -> list[tuple[Callable[..., Any], tuple[int, ...] | None, Any]]:
+        """For each arena a function that makes its input rows, and their shape and dtype; None if it has none."""
+        classes = [self._tables.classes[arena.value_class] for arena in self.arenas]
+        return [
+            (jnp.zeros if one.is_key else np.empty, (arena.inputs, *one.shape) if arena.inputs else None, one.dtype)
+            for arena, one in zip(self.arenas, classes, strict=True)
+        ]
 
     def _build(self) -> tuple[list[PhaseLayout], tuple[Any, ...]]:
         """Returns the phases as input of `core`, and for each phase the indices of its tables."""
@@ -73,7 +109,7 @@ class TableLayout:
 
     def shared_positions(self, classes: int) -> SharedRows:
         """Returns the rows of the shared values in the arenas. `classes` is the number of value classes."""
-        tables, found = self.types.exemplars[0].tables, self._positions
+        tables, found = self._tables, self._positions
         if found is None or len(found.row) < len(tables.shared_class) or len(found.counts) != classes:
             rows = {arena.value_class: arena.shared for arena in self.arenas}
             found = self._positions = shared_positions(rows, tables, classes)

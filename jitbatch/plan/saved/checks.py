@@ -31,8 +31,8 @@ def check_sizes(content: Content) -> None:
     classes = [class_named(arena.value_class) for arena in arenas]
     check(len(set(classes)) == len(classes), "an arena for each class of values")
     check(all(arena.inputs >= 0 and arena.capacity >= 1 for arena in arenas), "the size of an arena")
-    places = itertools.chain(*content.out_arenas)
-    check(all(0 <= place < len(arenas) for place in places), "an arena of results that is not there")
+    arena_ids = itertools.chain(*content.out_arenas)
+    check(all(0 <= arena_id < len(arenas) for arena_id in arena_ids), "an arena of results that is not there")
     check(len(content.out_arenas) == len(content.out_trees) >= 1, "a tree and arenas for each result")
     check(content.out == "list" or len(content.out_trees) == 1, "one tree of results")
 
@@ -93,10 +93,10 @@ def check_arrays(plan: PlanArrays, content: Content, outlines: Sequence[int]) ->
     tables.check(counts, (len(Summary._fields),), 2**31, "the numbers of a plan")
     check(len(plan.inputs) == len(content.arenas), "input rows for each arena")
     for arena, rows in zip(content.arenas, plan.inputs, strict=True):
-        own = class_named(arena.value_class)
+        value_class = class_named(arena.value_class)
         if tables.check_missing(rows, arena.inputs > 0, "input rows"):
-            shape = (*tables.shards, arena.inputs, *own.shape)
-            check((rows.shape, rows.dtype) == (shape, own.dtype), "input rows of another shape or dtype")
+            shape = (*tables.shards, arena.inputs, *value_class.shape)
+            check((rows.shape, rows.dtype) == (shape, value_class.dtype), "input rows of another shape or dtype")
     _check_results(plan, content, outlines, tables)
     return tables
 
@@ -106,8 +106,10 @@ def _check_results(plan: PlanArrays, content: Content, outlines: Sequence[int], 
     tables.check_missing(plan.ragged, content.out == "ragged", "ragged results")
     if content.out == "list":
         check(len(plan.out_rows) == len(content.out_arenas), "rows of each result")
-        for places, rows in zip(content.out_arenas, plan.out_rows, strict=True):
-            tables.check(rows, (len(places),), np.array([capacity[place] for place in places], np.int64), "results")
+        for arena_ids, rows in zip(content.out_arenas, plan.out_rows, strict=True):
+            tables.check(
+                rows, (len(arena_ids),), np.array([capacity[arena_id] for arena_id in arena_ids], np.int64), "results"
+            )
         return
     check(len(plan.out_rows) == len(content.out_arenas[0]), "rows of each result")
     size = plan.out_rows[0].shape[-1] if plan.out_rows else 0
@@ -121,8 +123,8 @@ def _check_results(plan: PlanArrays, content: Content, outlines: Sequence[int], 
         tables.check(ragged.position, (size,), size + 1, "the position of an item")
         items = np.array(outlines, np.int64)[ragged.outline].sum(axis=-1)
         check(np.all(ragged.mask.sum(axis=-1) == items), "how many items there are")
-    for place, rows in zip(content.out_arenas[0], plan.out_rows, strict=True):
-        tables.check(rows, (size,), capacity[place], "results")
+    for arena_id, rows in zip(content.out_arenas[0], plan.out_rows, strict=True):
+        tables.check(rows, (size,), capacity[arena_id], "results")
 
 
 def shared_fit(arenas: Sequence[ArenaShape], tables: Tables) -> bool:

@@ -53,12 +53,12 @@ def _check_tables(content: Content, plan_tables: Any, tables: TableChecks) -> No
     tables.check(plan_tables["counts"], (len(steps),), 2**31, "how many nodes there are")
     most = max((arena.capacity for arena in content.arenas), default=0)
     written = 0
-    for step, own, at in zip(steps, operands, starts, strict=True):
-        tables.check(own, (2, None) if step.is_sum else (step.kind.rows, step.width), 2**31, "operands")
-        check(np.all((own[..., :1, :] if step.is_sum else own) < most), "operands: a row that is not there")
+    for step, rows, at in zip(steps, operands, starts, strict=True):
+        tables.check(rows, (2, None) if step.is_sum else (step.kind.rows, step.width), 2**31, "operands")
+        check(np.all((rows[..., :1, :] if step.is_sum else rows) < most), "operands: a row that is not there")
         if step.is_sum:
-            sums = own[..., 1, :]
-            check(sums.max(initial=0) <= step.width <= round_up(own.shape[-1]), "the sums of terms")
+            sums = rows[..., 1, :]
+            check(sums.max(initial=0) <= step.width <= round_up(rows.shape[-1]), "the sums of terms")
             check(np.all(np.diff(sums, axis=-1) >= 0), "the order of terms")
         tables.check(at, (step.outputs,), most, "where the rows of a step begin")
         written += step.width * step.outputs

@@ -65,16 +65,16 @@ def _save_layout(layout: Layout) -> bytes:
 def _nested(tables: Any) -> Any:
     """Converts a tree of table shapes to data. A shape is a dict with the key "", which no dict of tables has."""
     if isinstance(tables, dict):
-        return {name: _nested(own) for name, own in tables.items()}
+        return {name: _nested(part) for name, part in tables.items()}
     if isinstance(tables, tuple):
-        return [_nested(own) for own in tables]
+        return [_nested(part) for part in tables]
     return None if tables is None else {"": tables}
 
 
 def _restore_layout(data: bytes) -> Layout:
     def tables(about: Any) -> Any:
         if isinstance(about, dict):
-            return _Shape(about[""]) if "" in about else {name: tables(own) for name, own in about.items()}
+            return _Shape(about[""]) if "" in about else {name: tables(part) for name, part in about.items()}
         return None if about is None else tuple(map(tables, about))
 
     shapes, treedef = jax.tree.flatten(tables(loads(data)))

@@ -48,15 +48,15 @@ def _check_sizes(content: Content) -> None:
         check(block.capacity >= 1 and margin >= 0 and block.terms >= 0, "the size of a block")
         check(0 <= block.longest <= HEADROOM * most, "the terms of a sum")
         check(len(reads) == len(block.flows) == block.kind.rows, "the operands of a block")  # type: ignore[attr-defined]
-        check(all(0 <= place < len(arenas) for place in (*reads, *writes)), "an arena that is not there")
+        check(all(0 <= arena_id < len(arenas) for arena_id in (*reads, *writes)), "an arena that is not there")
         check(len(writes) == len(block.starts), "the outputs of a block")
-        for place, start in zip(writes, block.starts, strict=True):
-            check(start == rows[place], "where the rows of a block begin")
-            rows[place] += block.capacity + 2 * margin
+        for arena_id, start in zip(writes, block.starts, strict=True):
+            check(start == rows[arena_id], "where the rows of a block begin")
+            rows[arena_id] += block.capacity + 2 * margin
     check([arena.capacity for arena in arenas] == [max(count, 1) for count in rows], "the rows of an arena")
     for phase in phases:
         if isinstance(phase, LoopShape):
-            _check_loop(phase, [compat.is_float(own) for own in classes])
+            _check_loop(phase, [compat.is_float(value_class) for value_class in classes])
 
 
 def _blocks(phases: Sequence[Any]) -> Iterator[tuple[Any, Block, tuple[int, ...], tuple[int, ...]]]:
@@ -78,9 +78,9 @@ def _check_loop(loop: LoopShape, is_float: Sequence[bool]) -> None:
         widths = list(block.widths)
         check(widths and widths == sorted(set(widths)) and 1 <= widths[0] <= widths[-1] <= room, "widths of chunks")
         check(len(edges) == len(reads), "the edges of a block")
-        for place, begin, flows in zip(reads, edges, block.flows, strict=True):
-            check(begin == (count[place] if is_float[place] and flows else -1), "where edge rows begin")
-            count[place] += room if begin >= 0 else 0
+        for arena_id, begin, flows in zip(reads, edges, block.flows, strict=True):
+            check(begin == (count[arena_id] if is_float[arena_id] and flows else -1), "where edge rows begin")
+            count[arena_id] += room if begin >= 0 else 0
     check(list(loop.edge_rows) == [rows if rows > 1 else 0 for rows in count], "the edge rows of a loop")
     check(len(loop.pair_rows) == len(count) and min(loop.pair_rows, default=0) >= 0, "the pairs of a loop")
     check(loop.rounds >= 1, "the rounds of a loop")
@@ -103,7 +103,7 @@ def _check_single(phase: SingleShape, table: Any, capacity: Sequence[int], table
     block = phase.block
     if not block.terms:
         check(table.keys() == {"operands", "total"}, "the tables of a phase")
-        ends = np.array([capacity[place] for place in phase.reads], np.int64)[:, None]
+        ends = np.array([capacity[arena_id] for arena_id in phase.reads], np.int64)[:, None]
         tables.check(table["operands"], (len(phase.reads), block.capacity), ends, "operands")
     else:
         check(table.keys() == {"terms", "segments", "total"} and len(phase.reads) == 1, "the tables of a sum")
@@ -128,24 +128,26 @@ def _check_loop_tables(loop: LoopShape, table: Any, capacity: Sequence[int], tab
     check(np.all(np.diff(table["ends"], axis=-1) >= 0), "the order of chunks")
     check(all(len(table[name]) == len(capacity) for name in (*_LOOP[4:], *_PAIRS, "pair_span")), "tables of arenas")
     check(len(table["operands"]) == types, "operands of each type")
-    for block, reads, own, room in zip(loop.blocks, loop.reads, table["operands"], rooms.tolist(), strict=True):
-        ends = np.array([capacity[place] for place in reads], np.int64)
+    for block, reads, block_tables, room in zip(
+        loop.blocks, loop.reads, table["operands"], rooms.tolist(), strict=True
+    ):
+        ends = np.array([capacity[arena_id] for arena_id in reads], np.int64)
         if not block.terms:
-            tables.check(own, (room, len(reads)), ends, "operands")
+            tables.check(block_tables, (room, len(reads)), ends, "operands")
             continue
-        check(len(reads) == 1 and own.keys() == {"terms", "first", "count"}, "the tables of a sum")
-        tables.check(own["terms"], (block.terms,), ends[0], "terms")
-        tables.check(own["first"], (room,), block.terms + 1, "the first term")
-        tables.check(own["count"], (room,), (block.longest or block.terms) + 1, "how many terms there are")
-    for place in range(len(capacity)):
+        check(len(reads) == 1 and block_tables.keys() == {"terms", "first", "count"}, "the tables of a sum")
+        tables.check(block_tables["terms"], (block.terms,), ends[0], "terms")
+        tables.check(block_tables["first"], (room,), block.terms + 1, "the first term")
+        tables.check(block_tables["count"], (room,), (block.longest or block.terms) + 1, "how many terms there are")
+    for arena_id in range(len(capacity)):
         _check_edges(
-            loop, {name: table[name][place] for name in table if name not in _LOOP[:4]}, place, capacity, tables
+            loop, {name: table[name][arena_id] for name in table if name not in _LOOP[:4]}, arena_id, capacity, tables
         )
 
 
-def _check_edges(loop: LoopShape, table: Any, place: int, capacity: Sequence[int], tables: TableChecks) -> None:
+def _check_edges(loop: LoopShape, table: Any, arena_id: int, capacity: Sequence[int], tables: TableChecks) -> None:
     """Checks the tables of an arena in a loop."""
-    rows, edges, pairs = capacity[place], loop.edge_rows[place], loop.pair_rows[place]
+    rows, edges, pairs = capacity[arena_id], loop.edge_rows[arena_id], loop.pair_rows[arena_id]
     if tables.check_missing(table["edge_of_row"], edges > 0, "edge rows"):
         tables.check(table["edge_of_row"], (rows,), edges + pairs, "the edge row of a row")
     if tables.check_missing(table["row_of_edge"], edges > 0, "edge rows"):
@@ -153,7 +155,7 @@ def _check_edges(loop: LoopShape, table: Any, place: int, capacity: Sequence[int
     sums = [
         block.terms
         for block, reads, begins in zip(loop.blocks, loop.reads, loop.edges, strict=True)
-        if block.terms and reads[0] == place and begins[0] >= 0
+        if block.terms and reads[0] == arena_id and begins[0] >= 0
     ]
     if tables.check_missing(table["row_of_term"], bool(sums), "edge rows of sums"):
         of_term, row = table["row_of_term"]
@@ -171,8 +173,8 @@ def _check_blocks(program: FusedProgram, arenas: Sequence[ArenaShape], tables: T
     fits = shared_fit(arenas, tables)
     for _, block, reads, writes in _blocks(program.phases):
         fits &= block.kind.is_variadic == bool(block.terms)
-        fits &= [arenas[place].value_class for place in reads] == classes_read(block.kind, tables)
-        fits &= [arenas[place].value_class for place in writes] == classes_written(block.kind, tables)
+        fits &= [arenas[arena_id].value_class for arena_id in reads] == classes_read(block.kind, tables)
+        fits &= [arenas[arena_id].value_class for arena_id in writes] == classes_written(block.kind, tables)
     if not fits:
         raise PlanError(f"what was saved does not fit: {CHANGED}")
 

@@ -98,12 +98,12 @@ class SavedStatic:
             )
         if self.content.version != version():
             raise PlanError(f"the plan was made by {self.content.version}, but this is {version()}. Plan again")
-        saved, given = self.content.shared, _described(shared_key)
-        if saved != given:
-            places = [i for i, (was, now) in enumerate(zip(saved, given, strict=False)) if was != now]
-            told = f"there were {len(saved)} leaves, and are {len(given)}"
-            if len(saved) == len(given):
-                told = f"leaf {places[0]} was {saved[places[0]]}, is {given[places[0]]}"
+        saved, described = self.content.shared, _described(shared_key)
+        if saved != described:
+            places = [i for i, (was, now) in enumerate(zip(saved, described, strict=False)) if was != now]
+            told = f"there were {len(saved)} leaves, and are {len(described)}"
+            if len(saved) == len(described):
+                told = f"leaf {places[0]} was {saved[places[0]]}, is {described[places[0]]}"
             raise PlanError(
                 f"the shared arguments differ in shape or dtype from those that the plan of `{function}` was made "
                 f"with: {told}. Plan again with these"
@@ -297,9 +297,9 @@ def _tree_name(tree: Any) -> list[Any]:
     nodes, remaining = [], [sorted_tree(tree)]
     while remaining:
         part = remaining.pop()
-        kind, about = part.node_data() or (None, None)
-        keys = [key for key in about if type(key) in (str, int)] if kind is dict and about else []
-        nodes.append((kind and class_name(kind), keys, len(part.children())))
+        cls, about = part.node_data() or (None, None)
+        keys = [key for key in about if type(key) in (str, int)] if cls is dict and about else []
+        nodes.append((cls and class_name(cls), keys, len(part.children())))
         remaining += part.children()
     return nodes
 
@@ -429,18 +429,18 @@ def attach(plan: P, owner: Any, shared_key: Any, tables: Tables, record: Callabl
         tables: the tables of the function.
         record: returns the graph of an exemplar; it records new structures.
     """
-    given: Any = plan
-    saved = given.static
+    attached: Any = plan
+    saved = attached.static
     key = saved.digest, saved.objects
     static = tables.statics.get(key)
     if static is None:
         static = tables.statics.put(key, _attached(saved, owner, shared_key, tables, record))
-    ragged = given.ragged
+    ragged = attached.ragged
     if ragged is not None:
         outline_ids = np.array([tables.outlines.number(tree) for tree in ragged.outlines.entries], np.int32)
         at = jnp.asarray(outline_ids) if compat.is_tracer(ragged.outline) else outline_ids
         ragged = replace(ragged, outline=at[ragged.outline], outlines=tables.outlines)
-    return replace(given, ragged=ragged, static=static)
+    return replace(attached, ragged=ragged, static=static)
 
 
 def _attached(
@@ -476,7 +476,7 @@ def _attached(
             reason=content.reason,
             call=call_of(saved),
             types=types,
-            out_classes=tuple(arenas[place].value_class for place in content.out_arenas[0]),
+            out_classes=tuple(arenas[arena_id].value_class for arena_id in content.out_arenas[0]),
         )
     )
 

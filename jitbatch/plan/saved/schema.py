@@ -84,16 +84,16 @@ def from_data(hint: Any, data: Any, where: str = "it") -> Any:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
-def _dataclass(kind: Any, data: Any, where: str) -> Any:
-    names = [field.name for field in fields(kind)]
+def _dataclass(cls: Any, data: Any, where: str) -> Any:
+    names = [field.name for field in fields(cls)]
     if not isinstance(data, dict) or data.keys() != set(names):
         damaged(f"{where} has other fields than {', '.join(names)}")
-    hints = _hints(kind)
-    return kind(**{name: from_data(hints[name], data[name], f"{where}.{name}") for name in names})
+    hints = _hints(cls)
+    return cls(**{name: from_data(hints[name], data[name], f"{where}.{name}") for name in names})
 
 
 def _items(hints: tuple[Any, ...], data: Any, where: str) -> list[Any]:
@@ -136,10 +136,12 @@ def with_names(value: Any, names: Any) -> Any:
     return replaced(value, Kind, lambda kind: KindName(*names.of_kind(kind)))
 
 
-def replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Applies `change` to every instance of the class `kind` in nested dataclasses and tuples."""
-    if isinstance(value, kind):
+def replaced(value: Any, cls: type, change: Callable[[Any], Any]) -> Any:
+    """Applies `change` to every instance of the class `cls` in nested dataclasses and tuples."""
+    if isinstance(value, cls):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{own.name: replaced(getattr(value, own.name), kind, change) for own in fields(value)})
-    return tuple(replaced(part, kind, change) for part in value) if isinstance(value, tuple) else value
+        return replace(
+            value, **{field.name: replaced(getattr(value, field.name), cls, change) for field in fields(value)}
+        )
+    return tuple(replaced(part, cls, change) for part in value) if isinstance(value, tuple) else value

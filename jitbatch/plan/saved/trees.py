@@ -130,11 +130,11 @@ class Trees:
         arity = list(map(_arity, self.nodes))
         opened = []
         for walk in self.walks:
-            made: list[Any] = []
+            built: list[Any] = []
             for node_id in reversed(walk):
-                children = [made.pop() for _ in range(arity[node_id])]
-                made.append(makers[node_id](children))
-            opened += made
+                children = [built.pop() for _ in range(arity[node_id])]
+                built.append(makers[node_id](children))
+            opened += built
         return tuple(opened)
 
 
@@ -151,22 +151,22 @@ def structures(trees: Trees) -> tuple[Any, ...]:
 
 def _describe(part: Any, objects: list[Any] | None) -> tuple[list[Any], list[tuple[str, Any]]]:
     """Returns the description of a node without its children, and the children, each with the text of its key."""
-    kind = type(part)
-    if kind in NUMBERS:
-        return [kind.__name__], []
+    cls = type(part)
+    if cls in NUMBERS:
+        return [cls.__name__], []
     if isinstance(part, jax.ShapeDtypeStruct):
         return ["array", list(part.shape), str(part.dtype), bool(part.weak_type)], []
     if part is None:
         return ["none"], []
-    if kind is Static:
+    if cls is Static:
         return ["static", encode_value(part.value, objects)], []
-    if kind in (tuple, list):
-        return [kind.__name__, len(part)], [(f"[{i}]", child) for i, child in enumerate(part)]
-    if kind is dict:
+    if cls in (tuple, list):
+        return [cls.__name__, len(part)], [(f"[{i}]", child) for i, child in enumerate(part)]
+    if cls is dict:
         return ["dict", *(encode_value(key, objects) for key in part)], [(f"[{k!r}]", v) for k, v in part.items()]
-    if is_named_tuple(kind) and is_plain_named_tuple(kind, part):
-        children = [(f".{name}", child) for name, child in zip(kind._fields, part, strict=True)]
-        return ["named", _class(kind, part, objects), len(part)], children
+    if is_named_tuple(cls) and is_plain_named_tuple(cls, part):
+        children = [(f".{name}", child) for name, child in zip(cls._fields, part, strict=True)]
+        return ["named", _class(cls, part, objects), len(part)], children
     flat = compat.flatten_one_level(part)
     if flat is None:
         raise NotData(part)
@@ -175,9 +175,9 @@ def _describe(part: Any, objects: list[Any] | None) -> tuple[list[Any], list[tup
     if names is not None:
         others = [field.name for field in fields(part) if field.name in vars(part).keys() - {*names}]
         static = [[name, encode_value(getattr(part, name), objects)] for name in others]
-        node = ["fields", _class(kind, part, objects), names, static]
+        node = ["fields", _class(cls, part, objects), names, static]
         return node, [(f".{name}", child) for name, child in zip(names, children, strict=True)]
-    node = ["node", _class(kind, part, objects), encode_value(about, objects), len(children)]
+    node = ["node", _class(cls, part, objects), encode_value(about, objects), len(children)]
     return node, [(f"<{i}>", child) for i, child in enumerate(children)]
 
 
@@ -189,22 +189,22 @@ def _field_names(part: Any, children: list[Any]) -> list[str] | None:
     """
     with_paths = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda inner: inner is not part)[0]
     names = [path[0].name for path, _ in with_paths if hasattr(path[0], "name")]
-    own = getattr(part, "__dict__", {})
-    if len(names) != len(children) or not {*names} <= own.keys() <= {field.name for field in fields(part)}:
+    attributes = getattr(part, "__dict__", {})
+    if len(names) != len(children) or not {*names} <= attributes.keys() <= {field.name for field in fields(part)}:
         return None
-    return names if _one_level(part) == _one_level(make_instance(type(part), own)) else None
+    return names if _one_level(part) == _one_level(make_instance(type(part), attributes)) else None
 
 
 def _one_level(node: Any) -> Any:
     return jax.tree.structure(node, is_leaf=lambda inner: inner is not node)
 
 
-def _class(kind: type, part: Any, objects: list[Any] | None) -> Any:
-    if has_name(kind):
-        return class_name(kind)
+def _class(cls: type, part: Any, objects: list[Any] | None) -> Any:
+    if has_name(cls):
+        return class_name(cls)
     if objects is None:
         raise NotData(part)
-    return encode_value(kind, objects)
+    return encode_value(cls, objects)
 
 
 def _refusal(error: Exception, what: str, path: Any) -> PlanError:
@@ -212,12 +212,12 @@ def _refusal(error: Exception, what: str, path: Any) -> PlanError:
     while path is not None:
         path, key = path
         keys.append(key)
-    place = f"{what} at {''.join(reversed(keys))}" if keys else what
+    where = f"{what} at {''.join(reversed(keys))}" if keys else what
     if isinstance(error, RecursionError):
-        return PlanError(f"{place} cannot be saved: it holds a value that is nested too deeply")
+        return PlanError(f"{where} cannot be saved: it holds a value that is nested too deeply")
     value: Any = error.args[0]
     return PlanError(
-        f"{place} cannot be saved: it holds {repr(value)[:100]} of type {type(value).__name__}, which is not data. "
+        f"{where} cannot be saved: it holds {repr(value)[:100]} of type {type(value).__name__}, which is not data. "
         "Numbers, texts, containers of these, and instances of enumerations, named tuples, dataclasses and classes "
         "registered with JAX are, if their class is found in its module by its name. Wrap a name in Static instead, "
         "and look up what it stands for in the function; or pickle the plan, for files that nobody else can write"
@@ -264,16 +264,16 @@ def _maker(node: Any, objects: Sequence[Any]) -> Callable[[list[Any]], Any]:
             keys = [decode_value(key, objects) for key in encoded]
             return lambda children: dict(zip(keys, children, strict=True))
         case ["named", name, count]:
-            kind: Any = _find(name, objects)
-            if not is_named_tuple(kind) or len(kind._fields) != count:
-                damaged(f"the fields of {class_name(kind)} are others")
-            return lambda children: tuple.__new__(kind, children)
+            cls: Any = _find(name, objects)
+            if not is_named_tuple(cls) or len(cls._fields) != count:
+                damaged(f"the fields of {class_name(cls)} are others")
+            return lambda children: tuple.__new__(cls, children)
         case ["fields", name, names, static]:
-            kind = _find(name, objects)
+            cls = _find(name, objects)
             known = {field: decode_value(value, objects) for field, value in static}
-            if not is_dataclass(kind) or not {*names, *known} <= {field.name for field in fields(kind)}:
+            if not is_dataclass(cls) or not {*names, *known} <= {field.name for field in fields(cls)}:
                 damaged("an instance has other fields than its class")
-            return lambda children: make_instance(kind, {**known, **dict(zip(names, children, strict=True))})
+            return lambda children: make_instance(cls, {**known, **dict(zip(names, children, strict=True))})
         case ["node", name, about, count]:
             return compat.unflatten_one_level(_find(name, objects), decode_value(about, objects), count)
     make = _NUMBERS[node[0]]

@@ -77,8 +77,8 @@ def loads(text: str | bytes) -> Any:
 # Names
 
 
-def class_name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
+def class_name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find_class(name: Any) -> type:
@@ -99,10 +99,10 @@ def find_class(name: Any) -> type:
     return found
 
 
-def has_name(kind: type) -> bool:
+def has_name(cls: type) -> bool:
     """Whether `find_class` finds a class by its name."""
     try:
-        return find_class(class_name(kind)) is kind
+        return find_class(class_name(cls)) is cls
     except PlanError:
         return False
 
@@ -136,15 +136,15 @@ def encode_value(value: Any, objects: list[Any] | None) -> Any:
         value: the value.
         objects: a list that receives values that are not data; None to raise `NotData` for them.
     """
-    kind = type(value)
-    if value is None or kind in (bool, int, str):
+    cls = type(value)
+    if value is None or cls in (bool, int, str):
         return value
-    if kind in (float, complex):
-        parts = (value.real, value.imag) if kind is complex else (value,)
-        return [kind.__name__, struct.pack(_BITS[kind.__name__], *parts).hex()]
-    if kind is bytes:
+    if cls in (float, complex):
+        parts = (value.real, value.imag) if cls is complex else (value,)
+        return [cls.__name__, struct.pack(_BITS[cls.__name__], *parts).hex()]
+    if cls is bytes:
         return ["bytes", value.hex()]
-    encoded = _encode_container(value, kind, objects) or _encode_named(value, kind, objects)
+    encoded = _encode_container(value, cls, objects) or _encode_named(value, cls, objects)
     if encoded is not None:
         return encoded
     if objects is None:
@@ -161,12 +161,12 @@ class NotData(Exception):
         self.value = value
 
 
-def _encode_container(value: Any, kind: type, objects: list[Any] | None) -> list[Any] | None:
-    if kind in (tuple, list):
-        return [kind.__name__, *(encode_value(item, objects) for item in value)]
-    if kind is frozenset:
+def _encode_container(value: Any, cls: type, objects: list[Any] | None) -> list[Any] | None:
+    if cls in (tuple, list):
+        return [cls.__name__, *(encode_value(item, objects) for item in value)]
+    if cls is frozenset:
         return ["frozenset", *sorted((encode_value(item, objects) for item in value), key=dumps)]
-    if kind is dict:
+    if cls is dict:
         return ["dict", *([encode_value(k, objects), encode_value(v, objects)] for k, v in value.items())]
     if isinstance(value, np.generic) and _is_numeric(value.dtype):
         return ["numpy", str(value.dtype), value.tobytes().hex()]
@@ -177,23 +177,23 @@ def _encode_container(value: Any, kind: type, objects: list[Any] | None) -> list
     return None
 
 
-def _encode_named(value: Any, kind: type, objects: list[Any] | None) -> list[Any] | None:
+def _encode_named(value: Any, cls: type, objects: list[Any] | None) -> list[Any] | None:
     """Encodes a member of an enumeration, a named tuple or a dataclass. Returns None for other values."""
-    if isinstance(value, type) or not has_name(kind):
+    if isinstance(value, type) or not has_name(cls):
         return None
     if isinstance(value, enum.Enum):
-        is_member = kind.__members__.get(value.name) is value
-        return ["enum", class_name(kind), value.name] if is_member else None
-    if is_named_tuple(kind):
-        return ["named", class_name(kind), *(encode_value(item, objects) for item in value)]
+        is_member = cls.__members__.get(value.name) is value
+        return ["enum", class_name(cls), value.name] if is_member else None
+    if is_named_tuple(cls):
+        return ["named", class_name(cls), *(encode_value(item, objects) for item in value)]
     if is_dataclass(value) and getattr(value, "__dict__", {}).keys() <= {field.name for field in fields(value)}:
         contents = [encode_value(getattr(value, field.name), objects) for field in fields(value)]
-        return ["dataclass", class_name(kind), *contents]
+        return ["dataclass", class_name(cls), *contents]
     return None
 
 
-def is_named_tuple(kind: type) -> bool:
-    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
+def is_named_tuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
 
 
 # Decoding
@@ -219,21 +219,21 @@ def decode_value(data: Any, objects: Sequence[Any]) -> Any:
     return decode(objects, *parts)
 
 
-def _make_named(kind: Any, is_tuple: bool, contents: list[Any]) -> Any:
-    if is_tuple and is_named_tuple(kind) and len(contents) == len(kind._fields):
-        return tuple.__new__(kind, contents)
-    own = None if is_tuple or not is_dataclass(kind) else fields(kind)
-    if own is None or len(contents) != len(own):
+def _make_named(cls: Any, is_tuple: bool, contents: list[Any]) -> Any:
+    if is_tuple and is_named_tuple(cls) and len(contents) == len(cls._fields):
+        return tuple.__new__(cls, contents)
+    own_fields = None if is_tuple or not is_dataclass(cls) else fields(cls)
+    if own_fields is None or len(contents) != len(own_fields):
         damaged("an instance has other fields than its class")
-    return make_instance(kind, {field.name: content for field, content in zip(own, contents, strict=True)})
+    return make_instance(cls, {field.name: content for field, content in zip(own_fields, contents, strict=True)})
 
 
-def make_instance(kind: Any, contents: Mapping[str, Any]) -> Any:
+def make_instance(cls: Any, contents: Mapping[str, Any]) -> Any:
     """Returns an instance with these attributes, without calling its class."""
-    made = object.__new__(kind)
+    instance = object.__new__(cls)
     for name, content in contents.items():
-        object.__setattr__(made, name, content)
-    return made
+        object.__setattr__(instance, name, content)
+    return instance
 
 
 def _from_bits(form: str, bits: Any) -> tuple[Any, ...]:
@@ -241,10 +241,10 @@ def _from_bits(form: str, bits: Any) -> tuple[Any, ...]:
 
 
 def _enum(_: Any, name: Any, member: Any) -> Any:
-    kind = find_class(name)
-    if not issubclass(kind, enum.Enum) or member not in kind.__members__:
+    cls = find_class(name)
+    if not issubclass(cls, enum.Enum) or member not in cls.__members__:
         damaged(f"{name} has no such member")
-    return kind.__members__[member]
+    return cls.__members__[member]
 
 
 def _numpy(_: Any, name: Any, bits: Any) -> Any:
