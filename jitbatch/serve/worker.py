@@ -1,6 +1,7 @@
 """The thread of a server: it takes who waits whenever the device is free, and answers."""
 
 import contextvars
+import itertools
 import os
 import threading
 import time
@@ -200,7 +201,7 @@ class Worker:
             with self._changed:
                 while may_wait and not self._waiting and self._state == OPEN:
                     self._changed.wait()
-                waiting = list(self._waiting.values())
+                waiting = list(itertools.islice(self._waiting.values(), self.limits.max_batch_size))
                 is_last = self._state != OPEN
             if not waiting:
                 return []
