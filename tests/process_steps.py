@@ -86,6 +86,7 @@ def uneven_parts() -> None:
             xs, ys = [float(x) for x in range(1, count + 1)], np.arange(1, count + 1, dtype=np.float32)
             ((own, labels),) = mine([(xs, ys)])
             assert float(step(3.0, own, labels)) == 3 * sum(x * y for x, y in zip(xs, ys, strict=True))
+        assert step.cache_info()["programs"].misses == 2, "one program for each number of samples of a shard"
 
 
 @jitbatch

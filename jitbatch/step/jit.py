@@ -280,7 +280,10 @@ class Jitted(Generic[P, R]):
         if not step.is_complete:
             raise Again(step)
         if self._on_mesh is not None and not step.met:
-            raise ArgumentError(f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split")
+            raise ArgumentError(
+                f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split. A plan that was made "
+                "before the call, as by `f.plan`, is for one device: give samples, and plan ahead by `step.prefetch`"
+            )
         self._traces += 1
         return result if self._differentiated is None else self._differentiated.returned(result)
 
