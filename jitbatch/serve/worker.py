@@ -56,7 +56,12 @@ class Runner(Protocol):
         ...
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles programs for batches of these numbers of samples."""
+        """Compiles what samples like these need.
+
+        Args:
+            columns: samples of the kind that will be asked for.
+            counts: the numbers of samples that run together.
+        """
         ...
 
 

@@ -225,7 +225,7 @@ class Jitted(Generic[P, R]):
             return call.call(choose(compiled))
         traces = self._traces
         with self._on_mesh.mesh_set():
-            placed = self._on_mesh.placed(call) if self._jit is jax.jit else call
+            placed = self._on_mesh.placed(call, in_place=self._jit is not jax.jit)
             result = placed.call(choose(compiled))
             if self._processes is not None and self._traces > traces:
                 self._processes.compare(call, lambda: placed.call(compiled.lower).as_text())  # type: ignore[attr-defined]

@@ -162,6 +162,10 @@ def test_a_run_of_two_processes_is_stopped_killed_and_resumed_exactly(tmp_path: 
     assert "Go on by: jitbatch train listops" in ended(running, 143)
     assert 2 <= len(losses(parts)) < steps
 
+    newest = max((parts / "checkpoints").glob("[1-9]"))
+    rooms = json.loads((newest / "about" / "metadata").read_text())["rooms"]
+    assert "ListOpsTreeLSTM.loss(samples)" in rooms["update"], "the capacity that was agreed on"
+
     shutil.copytree(parts, copy)  # one process goes on in place of two
     assert main(["train", "listops", "--run", str(copy), "--loop-samples", "0", "--resume"]) == 0
     np.testing.assert_allclose(losses(copy), losses(whole), rtol=1e-4)
