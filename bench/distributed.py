@@ -4,6 +4,10 @@
 
 The processes share the cores, so the figures are overhead, not speed-up. `agree` is a round in which nobody says
 anything; `say` one in which each process says a capacity, and all unite them; `step` is a small step on small trees.
+
+For a model of many processes, two figures in processor time, which a busy machine changes less: `service`, what a round
+costs process 0, where JAX's coordination service runs, more than another process, for each process; and `unite`, what
+it costs a process to read and unite a capacity, for each process that says one.
 """
 
 import argparse
@@ -17,13 +21,15 @@ from collections.abc import Callable
 import jax
 
 
-def clocked(run: Callable[[], object], rounds: int) -> float:
-    times = []
+def clocked(run: Callable[[], object], rounds: int) -> tuple[float, float]:
+    """The median of the milliseconds of a round, and the milliseconds of processor time of a round."""
+    times, spent = [], time.process_time()
     for _ in range(rounds):
         begin = time.perf_counter()
         run()
         times.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(times[rounds // 10 :])
+    spent = time.process_time() - spent
+    return 1e3 * statistics.median(times[rounds // 10 :]), 1e3 * spent / rounds
 
 
 def measure(process: int, processes: int, address: str, rounds: int) -> None:
@@ -60,12 +66,19 @@ def measure(process: int, processes: int, address: str, rounds: int) -> None:
     def step(params, trees):
         return params - 1e-3 * jax.grad(lambda p: encode.batch(p, trees).sum())(params)
 
-    agree = clocked(lambda: channel.exchange(None), rounds)
-    saying = clocked(say, rounds)
-    time_of_step = clocked(lambda: jax.block_until_ready(step(params, trees)), rounds)
+    agree, agree_spent = clocked(lambda: channel.exchange(None), rounds)
+    saying, saying_spent = clocked(say, rounds)
+    time_of_step, _ = clocked(lambda: jax.block_until_ready(step(params, trees)), rounds)
+    said = channel.exchange(Message({"agree": agree_spent, "say": saying_spent}))
     if process == 0:
         times = "  ".join(f"{one:8.2f} ms" for one in (agree, saying, time_of_step))
-        print(f"{processes:9}  {times}   {len(text):,} bytes", flush=True)
+        print(f"{processes:9}  {times}   {len(text):,} bytes", end="", flush=True)
+        others = [said[other] for other in range(1, processes)]
+        if others:
+            service = (said[0]["agree"] - statistics.mean(one["agree"] for one in others)) / processes
+            unite = statistics.mean(one["say"] - one["agree"] for one in others) / processes
+            print(f"  {service:8.3f} ms  {unite:8.3f} ms", end="")
+        print(flush=True)
 
 
 def main() -> None:
@@ -78,7 +91,7 @@ def main() -> None:
         process, processes, address = options.one
         measure(int(process), int(processes), address, options.rounds)
         return
-    print("processes      agree          say         step    a capacity", flush=True)
+    print("processes      agree          say         step    a capacity     service        unite", flush=True)
     for count in options.processes:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -3,10 +3,12 @@
     python bench/shards.py [--data DIR] [--cases listops sst sick] [--batch 64 256] [--hidden 128] [--rounds 15]
 
 Both are `jitbatch.jit` of one loss, on the same minibatches with planning counted; equal calls are merged in each
-shard.
+shard. Besides the time of a step, the processor time of all its threads: what other programs on the machine leave of
+the cores changes the first more than the second.
 """
 
 import argparse
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -54,14 +56,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     mesh = jax.make_mesh((DEVICES,), ("data",))
-    print("case      batch  one device  two devices  ratio")
+    print("case      batch   time: one      two   ratio    processor: one      two   ratio")
     for name, loss, params, samples in contestants(options):
         for size in options.batch:
             batch = list(next(minibatches(samples, size)))
             steps = {"one": make_step(loss, None), "two": make_step(loss, mesh)}
-            timed = interleaved({key: partial(step, params, batch) for key, step in steps.items()}, options.rounds)
-            one, two = (1e3 * timed[key].median for key in ("one", "two"))
-            print(f"{name:9} {size:5}  {one:7.1f} ms   {two:7.1f} ms  {one / two:5.2f}", flush=True)
+            runs = {key: partial(step, params, batch) for key, step in steps.items()}
+            print(f"{name:9} {size:5}", end="")
+            for clock, width in ((time.perf_counter, 9), (time.process_time, 15)):
+                timed = interleaved(runs, options.rounds, clock)
+                one, two = (1e3 * timed[key].median for key in ("one", "two"))
+                print(f"  {one:{width}.1f} {two:8.1f}   {one / two:5.2f}", end="", flush=True)
+            print()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ def summarise(seconds: Sequence[float]) -> Timing:
     return Timing(median, low, high, len(seconds))
 
 
-def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
+def interleaved(
+    contestants: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Timing]:
     """The seconds of each contestant, run in turns after one warm-up; every other round goes backwards."""
     for run in contestants.values():
         jax.block_until_ready(run())
@@ -39,9 +41,9 @@ def interleaved(contestants: dict[str, Callable[[], Any]], rounds: int) -> dict[
     for number in range(rounds):
         order = list(contestants.items())
         for name, run in reversed(order) if number % 2 else order:
-            start = time.perf_counter()
+            start = clock()
             jax.block_until_ready(run())
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: summarise(measured) for name, measured in times.items()}
 
 

@@ -75,7 +75,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(options: argparse.Namespace) -> Grid:
-    paper = {"SICK": 150, "SST": 128, "ListOps": 128, "tagger": 128}
+    paper = {"SICK": 150, "SST": 128, "ListOps": 128, "tagger": 128, "molecules": 64}
     if options.quick:
         few = tuple(way for way in WAYS if way.policy != "agenda" and way.granularity != "op")
         grid = Grid(dict.fromkeys(WORKLOADS, 8), {4: 2}, few, 2)

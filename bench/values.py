@@ -10,6 +10,7 @@ samples with other numbers, whose ways may be new. Results are compared with the
 """
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -177,6 +178,7 @@ def workloads(count: int) -> dict[str, Any]:
 
 
 def timed(run: Callable[[], Any]) -> float:
+    gc.collect()  # what others have left behind
     begun = time.process_time()
     jax.block_until_ready(run())
     return time.process_time() - begun
@@ -203,9 +205,10 @@ def measure(name: str, workload: Any, turns: int) -> None:
             times.append([timed(run) for run in (*runs, partial(by_hand, params, known))])
     in_loop, in_known, in_new, in_hand = (1e3 * statistics.median(column) for column in zip(*times, strict=True))
     print(f"{name}, {len(known)} samples: loop of jitted cells {in_loop:.1f} ms, by hand {in_hand:.1f} ms")
-    for label, found, rolled in (("known", in_known, rollouts[-2]), ("new", in_new, rollouts[-1])):
-        t = rolled.times
-        parts = ", ".join(f"{part} {1e6 * getattr(t, part) / t.syncs:.0f}" for part in TIMES)
+    for label, found, rolled in (("known", in_known, rollouts[::2]), ("new", in_new, rollouts[1::2])):
+        t = rolled[-1].times
+        medians = [statistics.median(getattr(one.times, part) / one.times.syncs for one in rolled) for part in TIMES]
+        parts = ", ".join(f"{part} {1e6 * seconds:.0f}" for part, seconds in zip(TIMES, medians, strict=True))
         print(
             f"  {label}: {found:.1f} ms, {in_loop / found:.1f} times as fast as the loop, {found / in_hand:.1f} times "
             f"the time by hand; {t.syncs} syncs, {t.recorded} of {t.segments} segments recorded; us a sync on the "

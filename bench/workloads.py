@@ -10,8 +10,9 @@ import numpy as np
 from flax import nnx
 from trees import random_pairs, random_sentences
 
-from jitbatch import Batched
+from jitbatch import Batched, Static
 from jitbatch.data import (
+    Molecule,
     Pair,
     Sentence,
     Spelled,
@@ -23,8 +24,9 @@ from jitbatch.data import (
     read_sst,
     tagged,
 )
-from jitbatch.models import CharacterTagger, ListOpsTreeLSTM
+from jitbatch.models import CharacterTagger, ListOpsTreeLSTM, MoleculeEnergy
 
+ELEMENTS = 14
 NEEDS_DATA = ("SICK", "SST")
 """Without data, the trees of these are random."""
 
@@ -75,6 +77,27 @@ def _tagger(data: Path | None, number: int, hidden: int, rng: np.random.Generato
     return Workload("tagger", "made from a seed", CharacterTagger.loss, params, samples)
 
 
+def _molecules(data: Path | None, number: int, hidden: int, rng: np.random.Generator) -> Workload:
+    params = MoleculeEnergy(ELEMENTS, hidden, rngs=nnx.Rngs(0))
+    # Both readouts are zero at first, so that training begins at the energies of elements. Here all parts have work.
+    for readout in (params.readout, params.pair_out):
+        readout.kernel[...] = rng.normal(size=(hidden, 1)).astype(np.float32) / hidden
+    samples = [random_molecule(rng) for _ in range(number)]
+    return Workload("molecules", "made from a seed", MoleculeEnergy.loss, params, samples)
+
+
+def random_molecule(rng: np.random.Generator) -> Molecule:
+    """2 to 14 atoms, each but the first bonded to one before it at the distance of a bond."""
+    atoms = int(rng.integers(2, 15))
+    bonds = [(int(rng.integers(atom)), atom) for atom in range(1, atoms)]
+    positions = np.zeros((atoms, 3))
+    for here, atom in bonds:
+        way = rng.normal(size=3)
+        positions[atom] = positions[here] + rng.uniform(1.0, 1.6) * way / np.linalg.norm(way)
+    species = rng.integers(ELEMENTS, size=atoms).astype(np.int32)
+    return Molecule(species, positions.astype(np.float32), Static(tuple(bonds)), float(rng.normal()))
+
+
 def _source(data: Path | None) -> str:
     return "random trees" if data is None else "training set"
 
@@ -88,6 +111,7 @@ _MAKERS: dict[str, Callable[[Path | None, int, int, np.random.Generator], Worklo
     "SST": _sst,
     "ListOps": _listops,
     "tagger": _tagger,
+    "molecules": _molecules,
 }
 WORKLOADS = tuple(_MAKERS)
 
@@ -110,8 +134,10 @@ def weights(params: Any) -> dict[str, np.ndarray]:
 
 
 def as_json(sample: Any) -> Any:
-    """A sample as lists and numbers: a pair is its two trees (each a token and a list of trees) and its target; all
-    others are what stands in their tuples."""
+    """A sample as lists and numbers: a pair is its two trees (each a token and a list of trees) and its target, a
+    molecule its species, positions, bonds and energy; all others are what stands in their tuples."""
+    if isinstance(sample, Molecule):
+        return [sample.species.tolist(), sample.positions.tolist(), sample.bonds.value, sample.energy]
     if isinstance(sample, Pair):
         return [_dependency(sample.left), _dependency(sample.right), sample.target.tolist()]
     if isinstance(sample, Sentence):

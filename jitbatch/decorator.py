@@ -110,7 +110,7 @@ def jitbatch(
             raise ArgumentError(
                 f"{describe_function(fun)} is a generator function: jitbatch decorates functions that return arrays"
             )
-        kind: Any = AsyncBatched if inspect.iscoroutinefunction(fun) else Batched
-        return kind(fun, in_axes, granularity, policy, executor, dedupe, out, loops, platform)
+        cls: Any = AsyncBatched if inspect.iscoroutinefunction(fun) else Batched
+        return cls(fun, in_axes, granularity, policy, executor, dedupe, out, loops, platform)
 
     return decorate if fun is None else decorate(fun)

@@ -86,6 +86,7 @@ def uneven_parts() -> None:
             xs, ys = [float(x) for x in range(1, count + 1)], np.arange(1, count + 1, dtype=np.float32)
             ((own, labels),) = mine([(xs, ys)])
             assert float(step(3.0, own, labels)) == 3 * sum(x * y for x, y in zip(xs, ys, strict=True))
+        assert step.cache_info()["programs"].misses == 2, "one program for each number of samples of a shard"
 
 
 @jitbatch
@@ -160,7 +161,9 @@ def go_through(step: Any, minibatches: Any) -> None:
 
 
 def networks() -> None:
-    """Parameters that live in objects: `flax.nnx.jit` changes them in place, `equinox.filter_jit` returns others."""
+    """Parameters that live in objects: `flax.nnx.jit` changes them in place, `equinox.filter_jit` returns others. They
+    are bound to one device, as those are that were read from a checkpoint."""
+    here = jax.local_devices()[0]
     xs = [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]]
     total = sum(map(sum, xs))
     (own,) = mine([xs])
@@ -168,6 +171,7 @@ def networks() -> None:
     layer = nnx.Linear(1, 1, use_bias=False, rngs=nnx.Rngs(0))
     apply = jitbatch(lambda layer, xs: sum(layer(jnp.ones(1) * x)[0] for x in xs))
     before = float(layer.kernel[0, 0])
+    layer.kernel.set_value(jax.device_put(layer.kernel.get_value(), here))
 
     @jb.jit(mesh=mesh(), samples="xs", jit=nnx.jit)
     def train(layer: Any, xs: Any) -> Array:
@@ -187,6 +191,7 @@ def networks() -> None:
         return eqx.apply_updates(linear, jax.tree.map(lambda g: -0.01 * g, gradient)), value
 
     before = float(linear.weight[0, 0])
+    linear = eqx.tree_at(lambda linear: linear.weight, linear, jax.device_put(linear.weight, here))
     for weight in (before, before - 0.01 * total):
         linear, value = fit(linear, own)
         np.testing.assert_allclose(float(value), weight * total, rtol=1e-5)

@@ -72,7 +72,6 @@ ELSEWHERE = {
     "serve/requests": "serve/test_worker.py",
     "serve/stats": "serve/test_server.py",
     "serve/whole": "serve/test_server.py",
-    "step/arrangements": "step/test_jit.py",
     "step/buffers": "step/test_on_mesh.py",
     "step/capacity": "step/test_step_capacity.py",
     "step/rows": "step/test_jit.py",

@@ -16,6 +16,7 @@ WORKLOADS = {
     "SST": "Parse trees of sentences; binary Tree-LSTM, embedding 300, a loss at every node",
     "tagger": "Sentences; BiLSTM over words and their characters, a loss for each word; made from a seed",
     "ListOps": "Nested expressions; an LSTM reads each operator's arguments; made from a seed",
+    "molecules": "Message passing along bonds, sums over atoms and pairs; random molecules of 2 to 14 atoms",
 }
 PEERS = {
     "jitbatch": "`f.plans`, and one jitted step, which runs while the next plan is made; structures were seen before",
@@ -23,7 +24,8 @@ PEERS = {
     "DyNet agenda": "from Python, `--dynet-autobatch 1`",
     "DyNet depth": "from Python, `--dynet-autobatch 2`",
     "DyNet depth, words once": "trees project each distinct word of a minibatch once",
-    "PyTorch by hand": "level by level, each distinct word projected once; the tagger with packed sequences",
+    "PyTorch by hand": "level by level, each distinct word projected once; the tagger with packed sequences; "
+    "molecules as one graph with `index_add`",
     "pytorch-tree-lstm": "the package of this name",
     "DGL": "message passing level by level, as in DGL's own Tree-LSTM",
     "JAX by hand": "level by level in scans over padded tables, which are made for each minibatch; one program for all",

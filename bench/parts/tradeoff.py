@@ -43,7 +43,7 @@ def part(content: Content, images: Path) -> str:
 
 def order(row: Content) -> tuple[Any, ...]:
     key = row["key"]
-    return ["SICK", "SST", "tagger", "ListOps"].index(key["workload"]), -key["batch"], "samples" in key
+    return ["SICK", "SST", "tagger", "ListOps", "molecules"].index(key["workload"]), -key["batch"], "samples" in key
 
 
 def row_part(row: Content) -> Iterator[str]:

@@ -217,7 +217,54 @@ class Tagger(Model):
             yield dy.pickneglogsoftmax(dy.affine_transform([self["out.bias"], self["out.kernel"], both]), tag)
 
 
-MODELS = {"SICK": SickWordsOnce if WORDS_ONCE else Sick, "SST": Sst, "ListOps": ListOps, "tagger": Tagger}
+class Molecules(Model):
+    def __init__(self, weights):
+        weights["embed.reference"] = weights.pop("reference.embedding")
+        self.rounds = sum(name.endswith("sender.kernel") for name in weights)
+        self.radial, self.hidden = weights["pair_filter.kernel"].shape
+        super().__init__(weights)
+        self.centres = np.linspace(0.6, 3.0, self.radial)
+
+    def linear(self, name, x):
+        return dy.affine_transform([self[f"{name}.bias"], self[f"{name}.kernel"], x])
+
+    def near(self, here, there):
+        distance = np.linalg.norm(np.subtract(here, there))
+        return dy.inputVector(np.exp(-(((distance - self.centres) * self.radial / 2.4) ** 2)))
+
+    def energy(self, species, positions, bonds):
+        states = [dy.lookup(self["embed.embedding"], one) for one in species]
+        pairs = [(i, j) for j in range(len(states)) for i in range(j)]
+        near = {(i, j): self.near(positions[i], positions[j]) for i, j in pairs}
+        for number in range(self.rounds):
+            name = f"interactions.{number}."
+            received = [[dy.zeros(self.hidden)] for _ in states]
+            for i, j in bonds:
+                filters = self.linear(f"{name}filter", near[i, j])
+                received[i].append(dy.cmult(self[f"{name}sender.kernel"] * states[j], filters))
+                received[j].append(dy.cmult(self[f"{name}sender.kernel"] * states[i], filters))
+            both = [dy.concatenate([h, dy.esum(some)]) for h, some in zip(states, received, strict=True)]
+            inner = [dy.silu(self.linear(f"{name}receiver", one)) for one in both]
+            states = [h + self.linear(f"{name}out", one) for h, one in zip(states, inner, strict=True)]
+        for one, h in zip(species, states, strict=True):
+            yield dy.lookup(self["embed.reference"], one) + self.linear("readout", dy.silu(self.linear("inner", h)))
+        states = [self.linear("pair_state", h) for h in states]
+        for i, j in pairs:
+            product = dy.cmult(dy.cmult(states[i], states[j]), self.linear("pair_filter", near[i, j]))
+            yield self["pair_out.kernel"] * product
+
+    def losses(self, sample):
+        *molecule, energy = sample
+        yield dy.square(dy.esum(list(self.energy(*molecule))) - dy.inputVector([energy]))
+
+
+MODELS = {
+    "SICK": SickWordsOnce if WORDS_ONCE else Sick,
+    "SST": Sst,
+    "ListOps": ListOps,
+    "tagger": Tagger,
+    "molecules": Molecules,
+}
 
 
 def make(task: Task) -> Runner:

@@ -47,6 +47,7 @@ class Peer(NamedTuple):
     threads: int = THREADS
 
 
+WITHOUT_MOLECULES = tuple(name for name in WORKLOADS if name != "molecules")
 DYNET = ("dynet_autobatch.py", "--dynet-mem", "2048", "--dynet-autobatch")
 PEERS = {
     "jitbatch": Peer(("ours.py",)),
@@ -58,10 +59,10 @@ PEERS = {
     "pytorch-tree-lstm": Peer(("torch_tree_lstm.py",), "torch", workloads=("SICK",)),
     "DGL": Peer(("dgl_trees.py",), "dgl", workloads=("SICK", "SST")),
     "JAX by hand": Peer(("jax_levels.py",), workloads=("SICK", "SST")),
-    "JAX padded vmap": Peer(("jax_padded.py",)),
-    "PyTorch per sample": Peer(("torch_eager.py",), "torch", most=64),
-    "JAX per sample, jitted": Peer(("jax_loop.py",), distinct=16),
-    "JAX per sample": Peer(("jax_loop.py", "eager"), most=4),
+    "JAX padded vmap": Peer(("jax_padded.py",), workloads=WITHOUT_MOLECULES),
+    "PyTorch per sample": Peer(("torch_eager.py",), "torch", most=64, workloads=WITHOUT_MOLECULES),
+    "JAX per sample, jitted": Peer(("jax_loop.py",), distinct=16, workloads=WITHOUT_MOLECULES),
+    "JAX per sample": Peer(("jax_loop.py", "eager"), most=4, workloads=WITHOUT_MOLECULES),
 }
 
 PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {

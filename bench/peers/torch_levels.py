@@ -298,7 +298,72 @@ class ListOps(Model):
         return h @ self["out.kernel"] + self["out.bias"]
 
 
-MODELS = {"SICK": Sick, "SST": Sst, "ListOps": ListOps, "tagger": Tagger}
+# --- Molecules
+
+
+class Atoms(NamedTuple):
+    """A molecule: its atoms, its bonds in both directions, its pairs of atoms, and the pair that each bond is."""
+
+    species: np.ndarray
+    positions: np.ndarray
+    receivers: np.ndarray
+    senders: np.ndarray
+    pair_of: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    energy: float
+
+
+class Molecules(Model):
+    def prepare(self, sample):
+        species, positions, bonds, energy = sample
+        first, second = np.triu_indices(len(species), 1)
+        pair_ids = {pair: row for row, pair in enumerate(zip(first.tolist(), second.tolist(), strict=True))}
+        here, there = np.array(bonds, np.int64).T
+        pair_of = np.array([pair_ids[tuple(bond)] for bond in bonds])
+        receivers, senders = np.concatenate([here, there]), np.concatenate([there, here])
+        positions = np.array(positions, np.float32)
+        return Atoms(np.array(species), positions, receivers, senders, np.tile(pair_of, 2), first, second, energy)
+
+    def linear(self, name, x):
+        return torch.addmm(self[f"{name}.bias"], x, self[f"{name}.kernel"])
+
+    def loss(self, batch):
+        atoms, pairs = [len(one.species) for one in batch], [len(one.first) for one in batch]
+        at_atom, at_pair = np.cumsum([0, *atoms[:-1]]), np.cumsum([0, *pairs[:-1]])
+
+        def shifted(name, starts):
+            parts = zip((getattr(one, name) for one in batch), starts, strict=True)
+            return torch.from_numpy(np.concatenate([part + start for part, start in parts]))
+
+        receivers, senders, first, second = (
+            shifted(name, at_atom) for name in ("receivers", "senders", "first", "second")
+        )
+        pair_of, species = shifted("pair_of", at_pair), torch.from_numpy(joined([one.species for one in batch]))
+        positions = torch.from_numpy(joined([one.positions for one in batch]))
+        radial = self["pair_filter.kernel"].shape[0]
+        centres = torch.linspace(0.6, 3.0, radial)
+        distances = (positions[first] - positions[second]).norm(dim=1, keepdim=True)
+        near = torch.exp(-(((distances - centres) * radial / 2.4) ** 2))
+        h, bonded = self.embed(species, "embed.embedding"), near[pair_of]
+        for number in range(sum(name.endswith("sender.kernel") for name in self.parameters)):
+            name = f"interactions.{number}."
+            filters = self.linear(f"{name}filter", bonded)
+            messages = (h @ self[f"{name}sender.kernel"])[senders] * filters
+            sums = torch.zeros_like(h).index_add(0, receivers, messages)
+            h = h + self.linear(f"{name}out", F.silu(self.linear(f"{name}receiver", torch.cat([h, sums], dim=1))))
+        of_atoms = self.embed(species, "reference.embedding") + self.linear("readout", F.silu(self.linear("inner", h)))
+        states = self.linear("pair_state", h)
+        products = states[first] * states[second] * self.linear("pair_filter", near)
+        of_pairs = products @ self["pair_out.kernel"]
+        owners = torch.from_numpy(np.repeat(np.arange(len(batch)), atoms))
+        pair_owners = torch.from_numpy(np.repeat(np.arange(len(batch)), pairs))
+        energies = torch.zeros(len(batch)).index_add(0, owners, of_atoms[:, 0])
+        energies = energies.index_add(0, pair_owners, of_pairs[:, 0])
+        return ((energies - torch.tensor([one.energy for one in batch])) ** 2).sum()
+
+
+MODELS = {"SICK": Sick, "SST": Sst, "ListOps": ListOps, "tagger": Tagger, "molecules": Molecules}
 
 
 def make(task: Task) -> Runner:

@@ -87,6 +87,7 @@ class Types:
         exemplars: at least one graph; together, they contain everything in the profile.
         is_split: whether cells in loops were split.
         recipes: the recipe of each kind in the profile.
+        has_derivatives: whether batches may be differentiated. Those of a server are not.
     """
 
     profile: Profile
@@ -103,6 +104,7 @@ class Types:
     exemplars: tuple[Graph, ...]
     is_split: bool
     recipes: dict[int, Recipe]
+    has_derivatives: bool = True
 
     @cached_property
     def table(self) -> TypeTable:
@@ -139,6 +141,8 @@ class Types:
 
         An operand of such a class is taken for one that reads an input.
         """
+        if not self.has_derivatives:
+            return tuple((False,) * kind.rows for kind in self.kinds)
         reads = {
             (type_id, row)
             for type_id, read in enumerate(self.reads)
@@ -164,7 +168,9 @@ class Types:
         return replace(self, phases=tuple(phases)) if fits else self
 
 
-def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tuple[Origin, ...] = ()) -> Types:
+def types_of(
+    profile: Profile, graphs: Sequence[Graph], split: bool, order: tuple[Origin, ...] = (), derives: bool = True
+) -> Types:
     """The types for the profile of some graphs, cached.
 
     Args:
@@ -172,17 +178,20 @@ def types_of(profile: Profile, graphs: Sequence[Graph], split: bool, order: tupl
         graphs: at least one graph.
         split: whether to split cells that run in loops.
         order: an order of types to keep, if possible (see `Types.in_order`).
+        derives: whether they have derivatives.
     """
 
     def decide() -> Types:
+        if not derives:
+            return replace(types_of(profile, graphs, split, order), has_derivatives=False)
         return types_of(profile, graphs, split).in_order(order) if order else find_types(profile, graphs, split)
 
-    return graphs[0].tables.decisions.get_or_make((profile, split, order), decide)
+    return graphs[0].tables.decisions.get_or_make((profile, split, order, derives), decide)
 
 
 def known_types(profile: Profile, tables: Tables, split: bool, order: tuple[Origin, ...]) -> Types | None:
     """The cached result of `types_of`; None if there is none."""
-    return tables.decisions.get((profile, split, order))
+    return tables.decisions.get((profile, split, order, True))
 
 
 def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:

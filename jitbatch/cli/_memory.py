@@ -19,7 +19,7 @@ GIB = 2**30
 Model = TypeVar("Model", bound=nnx.Module)
 
 
-def made(make: Callable[[], Model], settings: Settings) -> Model:
+def make_model(make: Callable[[], Model], settings: Settings) -> Model:
     """Make a model, if there is memory for training it."""
     leaves = jax.tree.leaves(nnx.state(nnx.eval_shape(make)))
     needed = COPIES * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

@@ -133,18 +133,18 @@ def _signals_forwarded(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[l
     """Forward signals to local processes. Yields a list of what came."""
     received: list[int] = []
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+    def forward(signal_id: int, frame: FrameType | None) -> None:
+        received.append(signal_id)
         for process in running:
             if process.poll() is None:
-                process.send_signal(FORWARDED[number])
+                process.send_signal(FORWARDED[signal_id])
 
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    before = {signal_id: signal.signal(signal_id, forward) for signal_id in FORWARDED}
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_id, handler in before.items():
+            signal.signal(signal_id, handler)
 
 
 def _without_local(command: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from flax import nnx
 
 from jitbatch.cli import _baselines
-from jitbatch.cli._memory import made
+from jitbatch.cli._memory import make_model
 from jitbatch.cli._metrics import accuracy
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import read_function_splits
@@ -41,7 +41,7 @@ def ast(settings: Settings) -> Task:
         train=train,
         dev=dev,
         test=test,
-        model=made(lambda: FunctionNamer(*sizes, rngs=nnx.Rngs(settings.seed)), settings),
+        model=make_model(lambda: FunctionNamer(*sizes, rngs=nnx.Rngs(settings.seed)), settings),
         loss=FunctionNamer.loss,
         predict=FunctionNamer.predict,
         metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, names(samples))},

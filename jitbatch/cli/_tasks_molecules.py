@@ -10,7 +10,7 @@ from flax import nnx
 
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError, require
-from jitbatch.cli._memory import made
+from jitbatch.cli._memory import make_model
 from jitbatch.cli._metrics import mean_absolute_error, mean_squared_error
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import limited
@@ -28,7 +28,7 @@ def molecules(settings: Settings) -> Task:
     parts = np.split(order, [96, 118])
     train, dev, test = (limited([found[position] for position in part], settings) for part in parts)
     by_element = _baselines.composition(train, len(elements))
-    model = made(lambda: MoleculeEnergy(len(elements), settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
+    model = make_model(lambda: MoleculeEnergy(len(elements), settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
     model.reference.embedding[...] = jnp.asarray(by_element, jnp.float32)[:, None]  # training begins at composition
 
     def energies(samples: Sequence[Any]) -> list[float]:

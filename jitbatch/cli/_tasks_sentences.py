@@ -9,7 +9,7 @@ from flax import nnx
 from jitbatch import jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
-from jitbatch.cli._memory import made
+from jitbatch.cli._memory import make_model
 from jitbatch.cli._metrics import attachment_scores, item_accuracy
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import SPLITS, number_splits, read_parsed
@@ -30,7 +30,7 @@ def tagger(settings: Settings) -> Task:
     train, dev, test = number_splits(parsed, lambda split: tagged(split, words, tags, characters), [tags, characters])
     size, vectors = embedding(settings, words)
     sizes = len(words), len(characters), len(tags), size, settings.hidden
-    model = made(lambda: CharacterTagger(*sizes, rngs=nnx.Rngs(settings.seed)), settings)
+    model = make_model(lambda: CharacterTagger(*sizes, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.embed, vectors)
 
     def labels(samples: Sequence[Any]) -> list[np.ndarray]:
@@ -67,7 +67,7 @@ def parser(settings: Settings) -> Task:
     skipped = sum(oracle.skipped for oracle in oracles)
     size, vectors = embedding(settings, words)
     sizes = len(words), len(tags), len(relations), size, settings.hidden
-    model = made(lambda: StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed)), settings)
+    model = make_model(lambda: StackLSTMParser(*sizes, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.embed_word, vectors)
 
     def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from flax import nnx
 from jitbatch import jitbatch
 from jitbatch.cli import _baselines
 from jitbatch.cli._errors import CommandError
-from jitbatch.cli._memory import made
+from jitbatch.cli._memory import make_model
 from jitbatch.cli._metrics import accuracy, mean_squared_error, pearson, spearman
 from jitbatch.cli._settings import Settings
 from jitbatch.cli._splits import limited, read_splits
@@ -41,7 +41,7 @@ def listops(settings: Settings) -> Task:
         train=train,
         dev=dev,
         test=test,
-        model=made(lambda: ListOpsTreeLSTM(settings.hidden, rngs=nnx.Rngs(settings.seed)), settings),
+        model=make_model(lambda: ListOpsTreeLSTM(settings.hidden, rngs=nnx.Rngs(settings.seed)), settings),
         loss=ListOpsTreeLSTM.loss,
         predict=predict_listops,
         metrics=lambda predictions, samples: {"accuracy": accuracy(predictions, [s.value for s in samples])},
@@ -65,7 +65,7 @@ def sick(settings: Settings) -> Task:
         settings, "", read_sick, lambda pair: (*tokens(pair.left), *tokens(pair.right)), lambda pair: pair[:2]
     )
     size, vectors = embedding(settings, words)
-    model = made(lambda: Similarity(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
+    model = make_model(lambda: Similarity(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.encoder.embed, vectors)
 
     def metrics(predictions: Sequence[Any], samples: Sequence[Any]) -> dict[str, float]:
@@ -107,7 +107,7 @@ def sst(settings: Settings) -> Task:
         settings, ".txt", read_sst, lambda sentence: jax.tree.leaves(sentence.tree), lambda sentence: [sentence.tree]
     )
     size, vectors = embedding(settings, words)
-    model = made(lambda: Sentiment(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
+    model = make_model(lambda: Sentiment(len(words), size, settings.hidden, rngs=nnx.Rngs(settings.seed)), settings)
     set_vectors(model.encoder.embed, vectors)
 
     def roots(samples: Sequence[Any]) -> list[int]:

@@ -139,8 +139,8 @@ def _cut(text: str, width: int, end: bool = False) -> str:
 
 def _cut_name(name: str) -> str:
     """Returns a name that fits its column, with the number that tells the types of one function apart."""
-    function, mark, number = name.partition(" #")
-    return _cut(function, NAME - len(mark + number)) + mark + number
+    function, mark, suffix = name.partition(" #")
+    return _cut(function, NAME - len(mark + suffix)) + mark + suffix
 
 
 def facts(report: "Report") -> Iterator[tuple[str, str]]:

@@ -16,16 +16,16 @@ import numpy as np
 from jitbatch.core import choice
 
 
-def find_ranks(kind: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
+def find_ranks(type_ids: np.ndarray, stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
     """int32 [nodes]; the rank of each node.
 
     Args:
-        kind: int [nodes]; the type of each node.
+        type_ids: int [nodes]; the type of each node.
         stage: int [nodes]; a number for each node, larger than those of the nodes that it reads.
         reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
     """
     order = np.argsort(stage, kind="stable")
-    return choice.find_ranks(*(np.asarray(array, np.int32) for array in (kind, order, reader, read)))
+    return choice.find_ranks(*(np.asarray(array, np.int32) for array in (type_ids, order, reader, read)))
 
 
 def longest_paths(stage: np.ndarray, reader: np.ndarray, read: np.ndarray) -> np.ndarray:
@@ -40,19 +40,19 @@ Needs = dict[tuple[int, int], dict[int, int]]
 """For each type and rank, the number of ranks of each other type that must come before it."""
 
 
-def find_needs(kind: np.ndarray, rank: np.ndarray, reader: np.ndarray, read: np.ndarray) -> Needs:
+def find_needs(type_ids: np.ndarray, rank: np.ndarray, reader: np.ndarray, read: np.ndarray) -> Needs:
     """The needs of all ranks.
 
     Args:
-        kind, rank: int [nodes]; the type and the rank of each node.
+        type_ids, rank: int [nodes]; the type and the rank of each node.
         reader, read: int [edges]; node `reader[e]` reads node `read[e]`.
     """
-    kinds, ranks = kind.tolist(), rank.tolist()
+    types, ranks = type_ids.tolist(), rank.tolist()
     needs: Needs = {}
     for node, other in zip(reader.tolist(), read.tolist(), strict=True):
-        if kinds[node] != kinds[other]:
-            needed = needs.setdefault((kinds[node], ranks[node]), {})
-            needed[kinds[other]] = max(needed.get(kinds[other], 0), ranks[other] + 1)
+        if types[node] != types[other]:
+            needed = needs.setdefault((types[node], ranks[node]), {})
+            needed[types[other]] = max(needed.get(types[other], 0), ranks[other] + 1)
     return needs
 
 

@@ -27,7 +27,7 @@ from jitbatch.util.caches import Cache
 from jitbatch.util.compat import is_compiling, is_tracer, primal_of
 from jitbatch.util.errors import DecisionError
 from jitbatch.util.sites import describe_function
-from jitbatch.util.wrapped import own
+from jitbatch.util.wrapped import unshadowed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +47,7 @@ class AsyncBatched(Batched[P, R]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__wrapped__(*args, **kwargs)
 
-    @own
+    @unshadowed
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """Maps the function over samples; see `Batched.batch`. Without `decisions` the samples are rolled out.
 
@@ -69,7 +69,7 @@ class AsyncBatched(Batched[P, R]):
         run = self._rolled_out(call, args, kwargs, primal_of)
         return super().batch(*args, **kwargs, decisions=run.decisions)
 
-    @own
+    @unshadowed
     def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
         """Runs samples that look at values.
 

@@ -40,7 +40,7 @@ from jitbatch.util.caches import CacheInfo
 from jitbatch.util.compat import is_compiling
 from jitbatch.util.errors import ArgumentError, JitbatchError
 from jitbatch.util.sites import describe_function, describe_source
-from jitbatch.util.wrapped import copied_methods, own
+from jitbatch.util.wrapped import copied_methods, unshadowed
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -132,7 +132,7 @@ class Batched(Decorated, Generic[P, R]):
 
     # Batches
 
-    @own
+    @unshadowed
     def batch(self, *args: Any, **kwargs: Any) -> Any:
         """Maps the function over samples, as `jax.vmap` maps over rows.
 
@@ -176,7 +176,7 @@ class Batched(Decorated, Generic[P, R]):
             self._traced.note(call.arguments.mapped, describe_function(self.__wrapped__))
         return execute(self._planner.plan_for_once(call), call.shared.leaves, is_eager=True)
 
-    @own
+    @unshadowed
     def plan(
         self, *args: Any, like: Plan | Capacity | Literal["auto"] | None = "auto", shards: int | None = None,
         differentiable: str | Sequence[str] | None = None, **kwargs: Any,
@@ -213,7 +213,7 @@ class Batched(Decorated, Generic[P, R]):
         check_names(plan.graphs, names, plan.static.call)
         return plan
 
-    @own
+    @unshadowed
     def capacity(self, *args: Any, batch_size: int, **kwargs: Any) -> Capacity:
         """Computes a capacity for the minibatches of a data set, from one pass over it.
 
@@ -238,7 +238,7 @@ class Batched(Decorated, Generic[P, R]):
         """
         return self._planner.capacity(self._call(args, kwargs), batch_size)
 
-    @own
+    @unshadowed
     def plans(
         self, *args: Any, prefetch: int | None = None, like: Plan | Capacity | Literal["auto"] = "auto",
         differentiable: str | Sequence[str] | None = None, **kwargs: Any,
@@ -271,7 +271,7 @@ class Batched(Decorated, Generic[P, R]):
         )
         return Ahead(on_device(plans), prefetch)
 
-    @own
+    @unshadowed
     def explain(self, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
         """Reports how a batch is executed: which calls run together, which batches stay small, and why.
 
@@ -315,7 +315,7 @@ class Batched(Decorated, Generic[P, R]):
         """Returns the report of a plan of this function, as `plan.explain()` does."""
         return explain_plan(plan)
 
-    @own
+    @unshadowed
     def check(self, *args: Any, tolerance: float | None = None, **kwargs: Any) -> Check:
         """Compares the values and gradients of a batch with those of the plain loop. Use it in your own tests.
 
@@ -369,13 +369,13 @@ class Batched(Decorated, Generic[P, R]):
         fun: Callable[..., Any] = self.__wrapped__
         types = plan.static.types
         jaxprs = [jax.make_jaxpr(loop)(shared.leaves)] if types is None else [kind.cell for kind in types.kinds]
-        shortest = shortest_float(one.jaxpr for one in jaxprs)
+        shortest = shortest_float(closed.jaxpr for closed in jaxprs)
         return check(
             describe_source(fun)[0], batched, loop, shared.leaves, shared_names(shared.key, arguments), tolerance,
             shortest,
         )  # fmt: skip
 
-    @own
+    @unshadowed
     def serve(
         self, *shared: Any, max_batch_size: int = 64, max_waiting: int = 1024, max_delay: float = 0.0,
         batch_size_fn: Callable[[list[Any]], int] | None = None, **named: Any,
@@ -408,7 +408,7 @@ class Batched(Decorated, Generic[P, R]):
     def _runner(self, arguments: ServedArguments, shared: Shared, limits: Limits) -> Runner:
         return WholeBatches(self._planner, arguments, shared, limits.most)
 
-    @own
+    @unshadowed
     def cache_info(self) -> dict[str, CacheInfo]:
         """Returns the hits and misses of this function's caches.
 

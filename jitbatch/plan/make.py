@@ -43,6 +43,8 @@ class Options:
     loops: str = "auto"
     platform: str = "auto"
     differentiable: tuple[str, ...] = ()
+    derives: bool = True
+    """Whether plans may be differentiated."""
 
     @property
     def static_loops(self) -> bool | None:
@@ -82,7 +84,7 @@ def make_plan(
     profile = _profile(graphs, least, executor)
     if not executor.runs_effects and any(tables.kinds[kind_id].cell.has_effects for kind_id in profile.kinds):
         executor, reason = EXECUTORS["dispatch"], "cells have effects"
-    types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes))
+    types = types_of(profile, [*least.exemplars, *graphs], executor.splits_cells, tuple(least.nodes), options.derives)
     input_classes = differentiable_classes([*types.exemplars, *graphs], options.differentiable, planned.call)
     analysis = analyse(graphs, inputs, types, options.dedupe, least.shared, input_classes)
     if passes.verifies():

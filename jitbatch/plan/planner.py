@@ -100,9 +100,10 @@ class Recorded:
         assert self.known is not None
         return self.known.structures()
 
-    def record(self) -> Sequence[Graph]:
+    def record(self, keeps: bool = True) -> Sequence[Graph]:
+        """Record the samples; `keeps` is whether they are remembered."""
         if self.known is None:
-            self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments)
+            self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments, keeps)
         else:
             self.graphs = self.known.graphs()
             self.context.graphs.count(len(self.known))
@@ -273,17 +274,22 @@ class Planner:
     # Plans for a server, which sizes and runs them itself
 
     def for_serving(self) -> "Planner":
-        """Returns a planner with these recordings, whose plans have `out="rows"` and whose executor is not chosen."""
+        """Returns a planner with these recordings, for plans with `out="rows"` that are not differentiated.
+
+        The executor is not chosen by what batches cost.
+        """
         executor = "fused" if self.options.executor == "auto" else self.options.executor
-        other = Planner(self.owner, self.granularity, replace(self.options, out="rows", executor=executor))
+        other = Planner(
+            self.owner, self.granularity, replace(self.options, out="rows", executor=executor, derives=False)
+        )
         other.contexts = self.contexts
         return other
 
     @without_explicit_mesh
     def record(self, call: Call) -> Recorded:
-        """Returns the samples of a call with their graphs."""
+        """Returns the samples of a call, which is one of requests, with their graphs. No request comes twice."""
         batch = Recorded(call, self._context(call.arguments, call.shared))
-        batch.record()
+        batch.record(keeps=False)
         return batch
 
     def refill(self, like: Plan, batch: Recorded) -> Plan | None:

@@ -158,8 +158,16 @@ class Context:
             for index, (sample, structure) in enumerate(zip(samples, known, strict=True))
         ]
 
-    def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
-        """The graphs of samples, recorded where their structures are new."""
+    def graphs_of(
+        self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments, keeps: bool = True
+    ) -> list[Graph]:
+        """The graphs of samples, recorded where their structures are new.
+
+        Args:
+            structures: the samples.
+            shared, arguments: of their call.
+            keeps: remember samples that cannot change, since they may come again.
+        """
         graphs: list[Any] = [
             None if structure.recorded is None else structure.recorded[0] for structure in structures
         ]  # fmt: skip
@@ -168,7 +176,7 @@ class Context:
         new_graphs = self._record_new(structures, missing, shared, arguments) if missing else {}
         for index, graph in new_graphs.items():
             graphs[index] = graph
-            if self._remembers:
+            if keeps and self._remembers:
                 self.samples.remember(structures[index], graph)
         return graphs
 

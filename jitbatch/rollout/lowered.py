@@ -196,26 +196,33 @@ def lowered(segment: Segment, types: Types) -> Lowered:
 
 def _lower(segment: Segment, types: Types) -> Lowered:
     tables = types.tables
-    count = len(segment.nodes)
-    reads = np.full((count, types.operands), ZERO, np.int32)
-    makes = np.full((count, types.outputs), -1, np.int32)
-    steps = np.empty(count, np.int32)
+    steps: list[int] = []
+    reads: list[int] = []
+    makes: list[int] = []
     rounds = 0
     done: dict[int, tuple[int, int]] = {}  # the round and type of each value
-    for number, node in enumerate(segment.nodes):
+    for node in segment.nodes:
         terms = terms_of(node, tables)
         meaning = types.meanings[node.kind_id, terms]
-        read: Sequence[int] = [node.reads[o] if o >= 0 else o for o in meaning.operands]
+        read = [node.reads[o] if o >= 0 else o for o in meaning.operands]
         if terms:
             is_sum = tables.kinds[node.kind_id].operation == "sum"
             read = [*node.reads, *[ZERO if is_sum else node.reads[-1]] * (terms - len(node.reads))]
-        reads[number, : len(read)] = read
+        reads += read + [ZERO] * (types.operands - len(read))
         earlier = [done[value] for value in node.reads if value in done]
         in_round = max((there + (type_id >= meaning.type_id) for there, type_id in earlier), default=0)
+        made = [-1] * types.outputs
         for output, value in zip(meaning.outputs, node.makes, strict=True):
-            makes[number, output] = value
+            made[output] = value
             done[value] = in_round, meaning.type_id
-        steps[number] = in_round * len(types.types) + meaning.type_id
+        makes += made
+        steps.append(in_round * len(types.types) + meaning.type_id)
         rounds = max(rounds, in_round + 1)
-    pins = frozenset((ZERO - 1 - reads[reads < ZERO]).tolist())
-    return Lowered(types, steps, reads, makes, rounds, pins | segment.pins)
+    return Lowered(
+        types,
+        np.array(steps, np.int32),
+        np.array(reads, np.int32).reshape(len(steps), types.operands),
+        np.array(makes, np.int32).reshape(len(steps), types.outputs),
+        rounds,
+        segment.pins.union(ZERO - 1 - value for value in reads if value < ZERO),
+    )

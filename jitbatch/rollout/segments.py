@@ -5,7 +5,6 @@ Shared values and constants that are needed as rows are the same for all samples
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -90,13 +89,13 @@ class Answered:
     """When there are more answers, or more distinct ones, all counts are halved."""
 
     def __init__(self) -> None:
-        self._counts: Counter[Any] = Counter()
+        self._counts: dict[Any, int] = {}
 
     def note(self, answer: Any, times: int) -> None:
         counts = self._counts
-        counts[answer] += times
+        counts[answer] = counts.get(answer, 0) + times
         if len(counts) > self.DISTINCT or counts[answer] > self.MOST:
-            self._counts = Counter({one: count // 2 for one, count in list(counts.items()) if count > 1})
+            self._counts = {one: count // 2 for one, count in list(counts.items()) if count > 1}
 
     def likely(self) -> tuple[Any, float] | None:
         """The most frequent answer, and its share; None if there is no answer yet."""

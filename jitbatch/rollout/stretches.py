@@ -34,17 +34,25 @@ class Stretch:
         segments: the segments; each of them but the last ends in a question.
         guesses: the foreseen answers to these questions.
         asked, asked_classes: the values that are asked for or returned, of all segments, and their value classes.
-        fed, classes, count, pins: as in `Segment`, of all segments.
+        fed, classes, count: as in `Segment`, of all segments.
         is_stale: whether another stretch may suit better by now.
     """
 
     def __init__(self, segments: Sequence[Segment], guesses: Sequence[Any], has_limit: bool):
         self.segments = segments
         self.guesses = list(guesses)
-        self.asked = np.concatenate([one.asked for one in segments])
-        self.asked_classes = np.concatenate([one.asked_classes for one in segments])
-        self.fed = [fed for one in segments for fed in one.fed]
-        self.classes = frozenset[int]().union(*(one.classes for one in segments))
+        first = segments[0]
+        self.asked, self.asked_classes, self.fed, self.classes = (
+            first.asked,
+            first.asked_classes,
+            first.fed,
+            first.classes,
+        )
+        if len(segments) > 1:
+            self.asked = np.concatenate([one.asked for one in segments])
+            self.asked_classes = np.concatenate([one.asked_classes for one in segments])
+            self.fed = [fed for one in segments for fed in one.fed]
+            self.classes = first.classes.union(*(one.classes for one in segments))
         self.count = segments[-1].count
         self.is_stale = False
         self._answers = [[guess] for guess in guesses]

@@ -81,12 +81,7 @@ class InFlight:
         return held
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles what samples like these need, whether few or many are in flight.
-
-        Args:
-            columns: samples of the kind that will be asked for.
-            counts: the numbers of samples.
-        """
+        """Compiles what samples like these need, whether few or many are in flight (see `Runner`)."""
         requests = columns.split()
         flight = self._new_flight(self.shared, requests[0])
         try:

@@ -91,12 +91,7 @@ class WholeBatches:
         return held
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles programs for batches of these numbers of samples.
-
-        Args:
-            columns: samples of the kind that will be asked for.
-            counts: the numbers of samples.
-        """
+        """Compiles a program for each of these numbers of samples (see `Runner`)."""
         shared = self.shared
         batch = self._planner.record(self._arguments.call(shared, columns))
         for plan in self._programs.warm_up(batch, counts):

@@ -1,6 +1,7 @@
 """The thread of a server: it takes who waits whenever the device is free, and answers."""
 
 import contextvars
+import itertools
 import os
 import threading
 import time
@@ -55,7 +56,12 @@ class Runner(Protocol):
         ...
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles programs for batches of these numbers of samples."""
+        """Compiles what samples like these need.
+
+        Args:
+            columns: samples of the kind that will be asked for.
+            counts: the numbers of samples that run together.
+        """
         ...
 
 
@@ -200,7 +206,7 @@ class Worker:
             with self._changed:
                 while may_wait and not self._waiting and self._state == OPEN:
                     self._changed.wait()
-                waiting = list(self._waiting.values())
+                waiting = list(itertools.islice(self._waiting.values(), self.limits.max_batch_size))
                 is_last = self._state != OPEN
             if not waiting:
                 return []

@@ -5,14 +5,16 @@ part, so a round may run in a planning thread beside a step. If no process says 
 read of an empty folder. Messages are JSON.
 """
 
+import atexit
 import itertools
 import json
 import re
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
@@ -23,6 +25,9 @@ from jitbatch.util.errors import ProcessError
 SECONDS = 1800.0
 """The default time that a process waits for others. It is long, since others may compile, evaluate or write a
 checkpoint; a process that died is noticed earlier, by its heartbeat."""
+
+SECONDS_AT_EXIT = 60.0
+"""The time that a process which ends waits for others, to tell them."""
 
 _numbers = itertools.count()
 
@@ -54,6 +59,9 @@ class Channel:
         name: the name of the channel. By default it is a number: all processes make their channels in one order.
         seconds: the time that a process waits for others that live.
     """
+
+    newest: ClassVar["Channel | None"] = None
+    """The channel that was used last. Others wait there if this process ends by an exception of its own."""
 
     def __init__(
         self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None, seconds: float = SECONDS
@@ -93,6 +101,9 @@ class Channel:
         """
         if self._problem is not None:
             raise ProcessError(self._problem)
+        if Channel.newest is None:
+            atexit.register(_leave_at_exit)  # runs before JAX's own, which waits for all processes
+        Channel.newest = self
         try:
             return self._exchange(message, seconds or self._seconds)
         except ProcessError as error:
@@ -111,7 +122,8 @@ class Channel:
             others = sorted(set(self.processes) - set(left))
             raise ProcessError(
                 f"there are no more minibatches on {_named(left)}, unlike on {_named(others)}. All processes must go "
-                "through as many minibatches: `jitbatch.data.local` gives each its part of one list, which may be empty"
+                "through as many minibatches: `jitbatch.data.local` gives each its part of one list, which may be "
+                "empty"
             )
         return {process: one["content"] for process, one in found.items()}
 
@@ -119,14 +131,20 @@ class Channel:
         """Tells the others, in their next round, that this process takes no more part, and does not wait for them."""
         if self._problem is not None:
             return
-        message = Message({}, described(error) if error else "", True)
         self._problem = "this process has left a sequence of minibatches, which other processes may be at"
+        message = Message({}, described(error) if error else "", True)
+        tell = threading.Thread(target=self._tell, args=(message, self._seconds), name="jitbatch-leaves", daemon=True)
+        tell.start()
 
-        def tell() -> None:
-            with suppress(Exception):  # nobody is there to hear it
-                self._run(message, self._seconds)
+    def leave_at_exit(self) -> None:
+        """Tells the others that this process ends, and by which exception, and waits for them for a while."""
+        if self._problem is None:
+            error = getattr(sys, "last_value", None)  # Python has set it if a script ends by an exception
+            self._tell(Message({}, described(error) if error else "", True), SECONDS_AT_EXIT)
 
-        threading.Thread(target=tell, name="jitbatch-leaves", daemon=True).start()
+    def _tell(self, message: Message, seconds: float) -> None:
+        with suppress(Exception):  # nobody is there to hear it
+            self._run(message, seconds)
 
     def _run(self, message: Message | None, seconds: float) -> dict[int, str]:
         self._round += 1
@@ -155,6 +173,11 @@ class Channel:
                     f"process {process} differs from process {self._me} in {name}: {other}, not {own}. All "
                     "processes must run the same code on the same versions, with the same dtypes"
                 )
+
+
+def _leave_at_exit() -> None:
+    if Channel.newest is not None:
+        Channel.newest.leave_at_exit()
 
 
 def _texts(folder: str) -> dict[int, str]:

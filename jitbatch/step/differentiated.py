@@ -48,8 +48,8 @@ class Inputs(Samples):
         total = jnp.zeros(len(self), jnp.result_type(*self._inputs) if self._inputs else float)
         plan = _plan_with_inputs(self._whole)
         for rows, samples in zip(self._inputs, () if plan is None else plan.row_samples, strict=True):
-            own = jnp.where(samples >= 0, jnp.sum(rows, axis=tuple(range(1, jnp.ndim(rows)))), 0)
-            total = total.at[jnp.maximum(samples, 0)].add(own)
+            row_sums = jnp.where(samples >= 0, jnp.sum(rows, axis=tuple(range(1, jnp.ndim(rows)))), 0)
+            total = total.at[jnp.maximum(samples, 0)].add(row_sums)
         return total
 
 

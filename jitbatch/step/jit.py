@@ -225,7 +225,7 @@ class Jitted(Generic[P, R]):
             return call.call(choose(compiled))
         traces = self._traces
         with self._on_mesh.mesh_set():
-            placed = self._on_mesh.placed(call) if self._jit is jax.jit else call
+            placed = self._on_mesh.placed(call, in_place=self._jit is not jax.jit)
             result = placed.call(choose(compiled))
             if self._processes is not None and self._traces > traces:
                 self._processes.compare(call, lambda: placed.call(compiled.lower).as_text())  # type: ignore[attr-defined]
@@ -280,7 +280,10 @@ class Jitted(Generic[P, R]):
         if not step.is_complete:
             raise Again(step)
         if self._on_mesh is not None and not step.met:
-            raise ArgumentError(f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split")
+            raise ArgumentError(
+                f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split. A plan that was made "
+                "before the call, as by `f.plan`, is for one device: give samples, and plan ahead by `step.prefetch`"
+            )
         self._traces += 1
         return result if self._differentiated is None else self._differentiated.returned(result)
 

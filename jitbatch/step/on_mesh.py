@@ -1,5 +1,6 @@
 """A step on a mesh: global arrays in place of samples and rows (see `step/split` and `jitbatch.jit`)."""
 
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -85,9 +86,25 @@ class OnMesh:
         """A context for calls of the compiled step: with the step's mesh, if there is another."""
         return nullcontext() if get_abstract_mesh().empty else jax.set_mesh(self.split.mesh)
 
-    def placed(self, call: Bound) -> Bound:
-        """Returns the call with all arrays on the mesh."""
-        return call._replace(arguments={n: self.split.replicated(value) for n, value in call.arguments.items()})
+    def placed(self, call: Bound, in_place: bool) -> Bound:
+        """Returns the call with all arrays on the mesh.
+
+        Args:
+            call: the call.
+            in_place: put arrays there in the variables of Flax modules, which are then the same objects: `nnx.jit`
+                changes them.
+        """
+        arguments = dict(call.arguments)
+        for name, value in arguments.items():
+            variables = _variables(value) if in_place else []
+            for variable in variables:
+                before = variable.get_value()
+                after = self.split.replicated(before)
+                if after is not before:
+                    variable.set_value(after)
+            if not variables:
+                arguments[name] = self.split.replicated(value)
+        return call._replace(arguments=arguments)
 
     def with_real_rows(self, call: Bound) -> Bound:
         """Returns the call with arrays in place of `Rows`, without rows of padding."""
@@ -177,3 +194,12 @@ def _is_rows(value: Any, counts: Container[int]) -> bool:
     return bool(leaves) and all(
         isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) in counts for leaf in leaves
     )
+
+
+def _variables(value: Any) -> list[Any]:
+    """Returns the variables of Flax modules in an argument."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return []
+    leaves = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, nnx.Variable))
+    return [leaf for leaf in leaves if isinstance(leaf, nnx.Variable)]

@@ -96,8 +96,8 @@ def is_in_reverse_mode_alone(value: Any) -> bool:
 def typed_number(leaf: Any) -> type | None:
     """The Python type of a number with a dtype; None for every other leaf. jax 0.10: `jax.vjp`, and `jax.grad` with
     `allow_int`, pass Python integers to a function as `TypedInt`, a subclass of `int` that is not public."""
-    kind = next((kind for kind in (int, float, complex) if isinstance(leaf, kind)), None)
-    return kind if hasattr(leaf, "dtype") else None
+    cls = next((cls for cls in (int, float, complex) if isinstance(leaf, cls)), None)
+    return cls if hasattr(leaf, "dtype") else None
 
 
 def is_of_jit(value: Any) -> bool:
@@ -252,12 +252,12 @@ def children(node: Any) -> Sequence[Any] | None:
     return None if flat is None else flat[0]
 
 
-def unflatten_one_level(kind: type, about: Any, count: int) -> Callable[[Sequence[Any]], Any]:
-    """A function from `count` children to a pytree node of class `kind` with the auxiliary data `about`. jax 0.10: if
+def unflatten_one_level(cls: type, about: Any, count: int) -> Callable[[Sequence[Any]], Any]:
+    """A function from `count` children to a pytree node of class `cls` with the auxiliary data `about`. jax 0.10: if
     the class is not registered with JAX, `from_node_data_and_children` raises a RuntimeError."""
     leaf = jax.tree.structure(0)
     registry = jax.tree_util.default_registry
-    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(registry, (kind, about), [leaf] * count)
+    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(registry, (cls, about), [leaf] * count)
     return tree.unflatten
 
 

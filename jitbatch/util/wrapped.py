@@ -17,7 +17,7 @@ from jitbatch.util.sites import describe_function
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def own(method: F) -> F:
+def unshadowed(method: F) -> F:
     """A method as a property, so that an instance attribute of the same name does not hide it."""
     found: Any = property(functools.partial(MethodType, method), doc=method.__doc__)
     return found

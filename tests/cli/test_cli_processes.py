@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -45,6 +46,24 @@ def test_one_process_exchanges_nothing() -> None:
     assert together.is_first
     assert together.of_first("a") == "a"
     assert together.heard(stop=True, save=False) == {"stop"}
+
+
+def test_a_process_that_fails_is_named_and_stops_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    assert _processes.start(2, ["train", "nothing"]) == 2
+    assert re.search(r"jitbatch: process [01] of 2 has ended with exit code 2: the others stop", capfd.readouterr().err)
+
+
+@pytest.mark.parametrize(("number", "forwarded"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")])
+def test_local_processes_get_signals_once_and_none_is_left(number: str, forwarded: str) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    children = [subprocess.Popen(["sleep", "60"], process_group=0) for _ in range(2)]
+    with _processes._ended(children), _processes._signals_forwarded(children) as received:
+        os.kill(os.getpid(), signal.Signals[number])
+        assert [child.wait(10) for child in children] == [-signal.Signals[forwarded]] * 2
+        assert received == [signal.Signals[number]]
+        children.append(subprocess.Popen(["sleep", "60"], process_group=0))
+    assert children[-1].returncode == -signal.SIGKILL
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 JOINS = """
@@ -133,7 +152,8 @@ def wait_for_steps(running: subprocess.Popen[str], directory: Path, count: int) 
 def test_a_run_of_two_processes_is_stopped_killed_and_resumed_exactly(tmp_path: Path) -> None:
     whole, parts, copy = tmp_path / "whole", tmp_path / "parts", tmp_path / "copy"
     two = ("--local-processes", "2")
-    ended(start(*command(whole, *SMALL, *two)), 0)
+    printed = ended(start(*command(whole, *SMALL, *two)), 0)
+    assert printed.count("results in") == printed.count("test, of epoch") == 1, "process 0 shows progress for all"
     steps = len(losses(whole))
 
     running = start(*command(parts, *SMALL, *two))
@@ -141,6 +161,10 @@ def test_a_run_of_two_processes_is_stopped_killed_and_resumed_exactly(tmp_path: 
     running.send_signal(signal.SIGTERM)
     assert "Go on by: jitbatch train listops" in ended(running, 143)
     assert 2 <= len(losses(parts)) < steps
+
+    newest = max((parts / "checkpoints").glob("[1-9]"))
+    rooms = json.loads((newest / "about" / "metadata").read_text())["rooms"]
+    assert "ListOpsTreeLSTM.loss(samples)" in rooms["update"], "the capacity that was agreed on"
 
     shutil.copytree(parts, copy)  # one process goes on in place of two
     assert main(["train", "listops", "--run", str(copy), "--loop-samples", "0", "--resume"]) == 0

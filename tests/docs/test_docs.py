@@ -159,6 +159,7 @@ def test_the_files_to_read_are_the_way_of_a_tree() -> None:
         return compose(params, *(encode(params, t) for t in tree)) if isinstance(tree, tuple) else params["embed"][tree]
 
     params = {"left": jnp.eye(2), "right": jnp.eye(2), "embed": jnp.ones((10, 2))}
+    jitbatch.clear_caches()  # what other pages have recorded and traced
     before = sys.getprofile()
     sys.setprofile(note)
     try:

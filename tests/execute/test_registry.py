@@ -47,10 +47,10 @@ class NodeByNode:
         return arenas
 
     def steps(self, tables: Any) -> Iterator[Step]:
-        for place, (kind, reads, writes) in enumerate(self.nodes):
+        for step_id, (kind, reads, writes) in enumerate(self.nodes):
             written = tuple(Write(arena, np.array([row])) for arena, row in writes)
             read = tuple(Read(arena, np.array([row]), np.zeros(1, int)) for arena, row in reads)
-            yield Step(kind, place, None, 1, 1, written, read)
+            yield Step(kind, step_id, None, 1, 1, written, read)
 
     def memory(self, arena_sizes: Sequence[int], classes: Sequence[Any]) -> ProgramMemory:
         return ProgramMemory(tuple(of_calls(kind, 1) for kind, _, _ in self.nodes), sum(arena_sizes))
@@ -74,17 +74,15 @@ def lower(analysis: Analysis, policy: Policy, request: SizeRequest) -> Lowered:
     arenas = [
         ArenaShape(c, analysis.shared_rows[c], int(analysis.packed.counts[c]), int(n)) for c, n in enumerate(rows) if n
     ]
-    arena_of = {arena.value_class: place for place, arena in enumerate(arenas)}
+    arena_of = {arena.value_class: arena_id for arena_id, arena in enumerate(arenas)}
     nodes = []
     for node in order:
         reads = value_row[batch.operands[batch.operand_start[node] : batch.operand_start[node + 1]]].tolist()
         kind, read, written = (column[batch.type[node]] for column in (types.kinds, types.reads, types.writes))
         read = read * len(reads) if kind.is_variadic else read
-        made = value_row[batch.first_value[node] : batch.first_value[node] + len(written)].tolist()
-        places = (
-            tuple((arena_of[c], row) for c, row in zip(*one, strict=True)) for one in ((read, reads), (written, made))
-        )
-        nodes.append((kind, *places))
+        writes = value_row[batch.first_value[node] : batch.first_value[node] + len(written)].tolist()
+        pairs = [list(zip(read, reads, strict=True)), list(zip(written, writes, strict=True))]
+        nodes.append((kind, *(tuple((arena_of[c], row) for c, row in rows) for rows in pairs)))
     return Lowered(NodeByNode(tuple(nodes)), pack(()), tuple(arenas), value_row, len(nodes), 0, len(nodes), len(nodes))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from jitbatch import jitbatch
 from jitbatch.util.errors import ArgumentError, PlanError
@@ -188,6 +190,22 @@ def test_shards() -> None:
     wanted = gradients(energy.__wrapped__, PARAMS, samples)
     assert_same([one["positions"] for one in found], wanted, rtol=1e-4, atol=1e-6)
     assert_same(plan.unpack(plan.pack(found)), found)
+
+
+def test_shards_on_a_mesh() -> None:
+    samples = molecules()[:2]
+    mesh, split = jax.make_mesh((1,), ("data",)), PartitionSpec("data")
+    plan = energy.plan(PARAMS, samples, differentiable="positions", shards=1)
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=split)
+    def slopes(params: Any, plan: Any) -> Any:
+        return jax.tree.map(lambda rows: rows[None], forces(params, plan.shard(0)))
+
+    params = jax.device_put(PARAMS, jax.NamedSharding(mesh, PartitionSpec()))
+    found = plan.unpack(slopes(params, jax.device_put(plan, jax.NamedSharding(mesh, split))))
+    wanted = gradients(energy.__wrapped__, PARAMS, samples)
+    assert_same([one["positions"] for one in found], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_plans_on_a_device_with_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

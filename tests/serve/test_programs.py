@@ -103,3 +103,14 @@ def test_programs_are_made_when_they_are_needed(most: int) -> None:
     for count in (1, most, 1):
         assert programs.plan(recorded(function, planner, chains(*range(1, count + 1)))) is not None
     assert len(programs) == len({1, most})
+
+
+def test_samples_with_equal_beginnings_fit() -> None:
+    """Equal calls are merged, so their results have several readers. Only cotangents would need room for that."""
+    function, planner = make()
+    programs = Programs(planner, 4)
+    programs.warm_up(recorded(function, planner, chains(*range(3, 12))), [1, 4])
+    (first,) = chains(3)
+    plan = programs.plan(recorded(function, planner, [(*first, 1.0), (*first, 2.0), (*first, 3.0, 1.0), (*first, 0.0)]))
+    assert plan is not None
+    assert not any(any(block.flows) for block in plan.static.program.blocks)  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     monkeypatch.setattr(compat, "wait_for_processes", service.wait)
     monkeypatch.setattr(jax, "process_index", lambda: service.me.index)
     monkeypatch.setattr(jax, "process_count", lambda: COUNT)
+    monkeypatch.setattr(Channel, "newest", None)
     return service
 
 
@@ -109,6 +111,17 @@ def test_one_that_has_left_is_named(service: Service) -> None:
     found = in_each(service, run)
     assert found[0] == found[2]
     assert "there are no more minibatches on process 1, unlike on processes 0, 2" in found[0]
+
+
+def test_the_exception_that_ends_a_process_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "last_value", KeyError("my own mistake"), raising=False)
+
+    def run(index: int) -> Any:
+        own = channel()
+        own.exchange(None)
+        return own.leave_at_exit() if index == 1 else own.exchange(None)
+
+    assert in_each(service, run)[::2] == ["process 1 of 3 has failed: KeyError: 'my own mistake'"] * 2
 
 
 def test_one_that_does_not_come_is_named(service: Service) -> None:

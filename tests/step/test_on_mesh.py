@@ -66,6 +66,14 @@ def test_a_step_without_samples_is_refused() -> None:
         jb.jit(lambda x: 2 * x, mesh=jax.make_mesh((1,), ("data",)))(jnp.ones(3))
 
 
+def test_a_plan_of_ones_own_is_refused() -> None:
+    double = jitbatch(lambda scale, x: scale * x)
+    step = jb.jit(lambda scale, plan: double.batch(scale, plan), mesh=jax.make_mesh((1,), ("data",)))
+    (plan,) = double.plans(jnp.float32(2), [[1.0, 2.0]])
+    with pytest.raises(ArgumentError, match=r"as by `f.plan`, is for one device: give samples, and plan ahead by"):
+        step(jnp.float32(2), plan)
+
+
 def test_rows_are_as_many_as_samples() -> None:
     mesh = jax.make_mesh((1,), ("data",))
     double = jitbatch(lambda scale, x: scale * x)
