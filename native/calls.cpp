@@ -23,7 +23,7 @@ struct Python {
   Py_ssize_t trace, aval, aval_id, source, row, form; // of a value
   Py_ssize_t caller, found, scope;                    // of a recorder
   Py_ssize_t kinds, counts, operands, node_outputs;   // of a builder
-  PyObject *node, *trace_state, *is_named_tuple, *replay;
+  PyObject *node, *trace_state, *is_named_tuple, *replay, *further_rows;
   PyObject *call_name, *wrapped_name, *key_name, *value_name;
   PyTypeObject *operation = nullptr;
   Py_ssize_t bare_outputs; // of a builder
@@ -63,6 +63,8 @@ public:
   nb::object recorder, builder, hidden, exposed, composites, templates, sites;
   std::unordered_map<PyObject *, std::pair<nb::object, Word>> shared; // the forms of arguments without a row
   Py_ssize_t count = 0;                                               // calls that Python's code did not see
+  // The further rows of templates that were replayed, which are kept: no other template gets such an address.
+  std::unordered_map<const Template *, std::pair<std::shared_ptr<const Template>, std::vector<nb::object>>> further;
 };
 
 // The words of a call, and the rows of its arguments. It holds no references: no code of Python's runs while it is made
@@ -252,7 +254,7 @@ nb::object result_of(const Calls &calls, const Template &found, const std::vecto
 }
 
 // Add the nodes of a template to the graph, and make the result of the call; see `record/replay.py`.
-nb::object replay(Calls &calls, const Template &found, const Objects &rows) {
+nb::object replay(Calls &calls, const Template &found, const Objects &rows, const std::vector<nb::object> &further) {
   PyObject *builder = calls.builder.ptr(), *operands = list_slot(builder, python.operands);
   PyObject *kinds = list_slot(builder, python.kinds), *counts = list_slot(builder, python.counts);
   PyObject *outputs = slot(builder, python.node_outputs);
@@ -267,8 +269,12 @@ nb::object replay(Calls &calls, const Template &found, const Objects &rows) {
     append(kinds, kind.ptr());
   for (const nb::object &count : found.counts)
     append(counts, count.ptr());
-  for (std::size_t place : found.operands)
-    append(operands, place < rows.size() ? rows[place] : made[place - rows.size()].ptr());
+  for (std::size_t place : found.operands) {
+    const std::size_t output = place - rows.size(); // if it is no argument
+    append(operands, place < rows.size()    ? rows[place]
+                     : output < made.size() ? made[output].ptr()
+                                            : further[output - made.size()].ptr());
+  }
   PyObject *end = PyLong_FromSsize_t(first + static_cast<Py_ssize_t>(found.output_count));
   if (!end)
     throw nb::python_error();
@@ -326,6 +332,20 @@ nb::object replay_in_python(Calls &calls, const Template &found, const Objects &
   return nb::handle(python.replay)(recorder, made, list, args, kwargs.is_valid() ? nb::borrow(kwargs) : nb::dict());
 }
 
+// Remember the further rows of a template that Python has replayed: in this recording they stay the same.
+void learn_further(Calls &calls, const std::shared_ptr<const Template> &found) {
+  if (!found->is_plain || !calls.recorder.is_valid())
+    return;
+  const nb::object recorder = calls.recorder;
+  const nb::object rows = nb::handle(python.further_rows)(recorder, nb::object(found->made.attr("further")));
+  std::vector<nb::object> own;
+  for (nb::handle row : rows)
+    own.push_back(nb::borrow(row));
+  check(own.size() == found->further_count, "a template has as many further rows as it says");
+  if (calls.recorder.is_valid())
+    calls.further.emplace(found.get(), std::pair(found, std::move(own)));
+}
+
 // Remember the template that Python found for a call, if it did.
 void learn(const Calls &calls, const Description &description, std::vector<nb::object> kept) {
   PyObject *recorder = calls.recorder.ptr();
@@ -347,8 +367,13 @@ nb::object call(Calls &calls, Word number, nb::handle function, nb::handle args,
   const auto found = nb::inst_ptr<Templates>(calls.templates)->find(description.all_words());
   if (found) {
     ++calls.count;
-    return found->is_plain ? replay(calls, *found, description.rows)
-                           : replay_in_python(calls, *found, description.rows, args, kwargs);
+    if (found->is_plain && !found->further_count)
+      return replay(calls, *found, description.rows, {});
+    if (const auto known = calls.further.find(found.get()); known != calls.further.end())
+      return replay(calls, *found, description.rows, known->second.second);
+    nb::object result = replay_in_python(calls, *found, description.rows, args, kwargs);
+    learn_further(calls, found);
+    return result;
   }
   std::vector<nb::object> kept = description.all_kept();
   const bool may_learn = description.has_plain_tuples();
@@ -608,6 +633,8 @@ int traverse(PyObject *self, visitproc visit, void *arg) {
 void release(Calls &calls) {
   const auto shared = std::move(calls.shared);
   calls.shared.clear();
+  const auto further = std::move(calls.further);
+  calls.further.clear();
   const nb::object recorder = std::move(calls.recorder);
 }
 
@@ -621,7 +648,8 @@ PyType_Slot calls_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void *>(traverse)}, {Py_tp_clear, reinterpret_cast<void *>(clear)}, {0, nullptr}};
 
 void bind_recorder(nb::type_object value, nb::type_object recorder, nb::type_object builder, nb::type_object operation,
-                   nb::object node, nb::object trace_state, nb::object is_named_tuple, nb::object replay) {
+                   nb::object node, nb::object trace_state, nb::object is_named_tuple, nb::object replay,
+                   nb::object further_rows) {
   Python own = python;
   own.trace = slot_of(value, "_trace");
   own.aval = slot_of(value, "aval");
@@ -657,6 +685,7 @@ void bind_recorder(nb::type_object value, nb::type_object recorder, nb::type_obj
   own.trace_state = trace_state.release().ptr();
   own.is_named_tuple = is_named_tuple.release().ptr();
   own.replay = replay.release().ptr();
+  own.further_rows = further_rows.release().ptr();
   python = own;
 }
 

@@ -36,8 +36,9 @@ std::vector<nb::object> objects_of(nb::handle sequence) {
 
 Template::Template(nb::handle given) : made(nb::borrow(given)) {
   row_count = nb::cast<std::size_t>(given.attr("row_count"));
-  if (!given.attr("any_result").is_none() || nb::len(nb::object(given.attr("further"))))
+  if (!given.attr("any_result").is_none() || !nb::cast<bool>(given.attr("has_fixed_rows")))
     return;
+  further_count = nb::len(nb::object(given.attr("further")));
   kinds = objects_of(given.attr("kinds"));
   counts = objects_of(given.attr("counts"));
   operands = nb::cast<std::vector<std::size_t>>(given.attr("places"));
@@ -47,8 +48,8 @@ Template::Template(nb::handle given) : made(nb::borrow(given)) {
   for (nb::handle result : given.attr("results"))
     results.push_back({nb::cast<std::size_t>(result[0]), nb::borrow(result[1]), nb::borrow(result[2])});
   for (std::size_t place : operands)
-    if (place >= row_count + output_count)
-      throw std::invalid_argument("an operand is the row of an argument or of an output");
+    if (place >= row_count + output_count + further_count)
+      throw std::invalid_argument("an operand is the row of an argument or of an output, or a further one");
   for (const Result &result : results)
     if (result.place >= output_count)
       throw std::invalid_argument("a result is an output");

@@ -25,8 +25,9 @@ struct Template {
   nanobind::object made; // the `Template` of Python
   bool is_plain = false; // whether what follows is all that there is to it
   std::vector<nanobind::object> kinds, counts;
-  std::vector<std::size_t> operands; // places among the rows of the arguments and of the outputs
+  std::vector<std::size_t> operands; // places among the rows of the arguments, of the outputs and of `further`
   std::size_t output_count = 0, row_count = 0;
+  std::size_t further_count = 0; // constants and shared values that are rows, which come after those of the outputs
   std::vector<Result> results;
   nanobind::object make;  // makes the result of a list of its leaves; None for a single one
   nanobind::object tuple; // the class of the result, if `make` makes a tuple of them

@@ -261,5 +261,6 @@ def bind_recorder(
     trace_state: Any,
     is_named_tuple: Any,
     replay: Any,
+    further_rows: Any,
     /,
 ) -> None: ...

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitbatch.core import choice
 from jitbatch.record.graph_builder import GraphBuilder
-from jitbatch.record.replay import replay
+from jitbatch.record.replay import further_rows, replay
 from jitbatch.record.structure import is_named_tuple
 from jitbatch.record.values import NODE, Op, Value
 from jitbatch.util import compat
@@ -35,7 +35,7 @@ def bind(recorder: type) -> None:
         return
     try:
         choice.native.bind_recorder(
-            Value, recorder, GraphBuilder, Op, NODE, compat.trace_state(), is_named_tuple, replay
+            Value, recorder, GraphBuilder, Op, NODE, compat.trace_state(), is_named_tuple, replay, further_rows
         )  # fmt: skip
         _bound = True
     except (AttributeError, LookupError, TypeError) as error:

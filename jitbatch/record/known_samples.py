@@ -36,9 +36,9 @@ class KnownSamples(BudgetCache):
     """The structures of samples that cannot change, by `identity`, each with its graph and its input rows."""
 
     def __init__(self, maxsize: int, first: int, budget: Budget):
+        super().__init__(maxsize, first, budget, _parts)
         self._core = None if choice.native is None else choice.native.KnownSamples()
         self._outputs: dict[Any, int] = {}
-        super().__init__(maxsize, first, budget, _parts)
 
     def find(self, mapped: Sequence[Part]) -> "KnownBatch | None":
         """The samples of mapped arguments in the core. None, if one of them is not known there."""

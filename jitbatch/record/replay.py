@@ -1,5 +1,6 @@
 """Replaying a call: its template adds nodes to the graph, and its body does not run."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,7 +33,7 @@ def replay(
     builder.node_outputs = end = first + output_count
     if not reads_arguments:
         rows += range(first, end)
-        rows += [row_of(row, recorder.rows) for row in further]
+        rows += further_rows(recorder, further)
     builder.kinds += kinds
     builder.counts += counts
     builder.operands += operands(rows)
@@ -56,6 +57,11 @@ def replay(
         made = range(first, end) if in_order else [value.row for value in values]
         recorder.arguments.known[id(result)] = result, values, made, form, False
     return result
+
+
+def further_rows(recorder: "Recorder", further: Sequence[Any]) -> list[int]:
+    """The row ids of the `further` rows of a template."""
+    return [row_of(row, recorder.rows) for row in further]
 
 
 def _make_result(

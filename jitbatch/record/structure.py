@@ -63,6 +63,17 @@ def _is_flat(sample: tuple[Any, ...]) -> bool:
 _ARRAYS = NUMBERS | {np.ndarray}
 
 
+class StructureKey(tuple[Any, ...]):
+    """The key of a structure, which is hashed once: it is looked up several times for each new sample."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = super().__hash__()
+            return self._hash
+
+
 class Structure:
     """A flattened sample.
 
@@ -98,7 +109,7 @@ class Structure:
         others = tuple(map(describe_leaf, self.arrays))
         if None in others or (has_data and jax.ShapeDtypeStruct in map(type, self.arrays)):
             raise _leaf_error(sample, index, names)
-        self.key = (tree, statics, numbers, others)
+        self.key = StructureKey((tree, statics, numbers, others))
         self.sample = sample
         self.recorded: tuple[Any, Inputs] | None = None
 

@@ -84,6 +84,11 @@ class Template(NamedTuple):
     in_order: bool
     any_result: AnyResult | None
 
+    @property
+    def has_fixed_rows(self) -> bool:
+        """Whether `further` rows are the same for all calls of a recording: none is what the body closes over."""
+        return not any(type(row) is Value for row in self.further)
+
 
 class _Row(NamedTuple):
     """Where a row id is found: the part of the list that `Template.operands` takes it from, and the place there."""

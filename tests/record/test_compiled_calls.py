@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from core.cores import CORES, assert_equal_plans, planning_by
 
-from jitbatch import clear_caches, jitbatch
+from jitbatch import Static, clear_caches, jitbatch
 from jitbatch.core import choice
 from jitbatch.ir.tables import Tables
 from jitbatch.record import compiled_calls
@@ -295,9 +296,9 @@ def test_wrong_objects_raise() -> None:
         with pytest.raises((TypeError, RuntimeError)):
             native.Calls(*[wrong] * 7)
         with pytest.raises(TypeError):
-            native.bind_recorder(*[wrong] * 8)
+            native.bind_recorder(*[wrong] * 9)
     with pytest.raises(TypeError, match="caller is no slot"):
-        native.bind_recorder(Value, Value, Value, Value, 1, 2, 3, 4)
+        native.bind_recorder(Value, Value, Value, Value, 1, 2, 3, 4, 5)
     with pytest.raises(AttributeError, match="__wrapped__"):
         native.Decorated()(1)
 
@@ -368,3 +369,31 @@ def test_python_records_where_jax_has_changed(monkeypatch: pytest.MonkeyPatch) -
     assert not compiled_calls.is_bound()
     batched = jitbatch(PROGRAMS["states"])
     assert batched.check(PARAMS, SAMPLES)
+
+
+def test_calls_that_read_constants_and_shared_values_as_rows() -> None:
+    """Their rows are asked for once a recording, and are those that Python gives them."""
+
+    @jitbatch
+    def node(params: Any, token: Any, state: Any) -> Any:
+        return state * params["b"][token] + 1
+
+    def walk(params: Any, tree: Any) -> Any:
+        if isinstance(tree, tuple):
+            return node(params, 1, walk(params, tree[0])) + node(params, 0, walk(params, tree[1]))
+        start = jnp.zeros(2) if tree is None else params["a"] * 1.5
+        return node(params, 0, node(params, 1, start))
+
+    trees = [(None, (None, None)), ((None, None), None), ((True, None), (None, True)), (None, None)]
+    trees = [(Static(tree), 1.0) for tree in trees]
+    f: Any = lambda params, sample: walk(params, sample[0].value) * sample[1]  # noqa: E731
+    plans = []
+    for core in ("native", "python"):
+        with planning_by(core):
+            batched = jitbatch(f)
+            plans.append([batched.plan(PARAMS, trees[:2], like=None), batched.plan(PARAMS, trees, like=None)])
+            if core == "native":
+                got = batched.batch(PARAMS, trees)
+    for one, other in zip(*plans, strict=True):
+        assert_equal_plans(one, other)
+    np.testing.assert_allclose(got, jnp.stack([f(PARAMS, tree) for tree in trees]), rtol=1e-6)

@@ -18,7 +18,15 @@ from flax.core import FrozenDict
 from jitbatch import Static, assert_max_compiles, clear_caches, jitbatch
 from jitbatch.plan.saved.trees import Trees, structures
 from jitbatch.util.errors import PlanError
-from jitbatch.util.key_order import OrderedTree, flatten, flatten_in_order, orders_of, sorted_tree, structure
+from jitbatch.util.key_order import (
+    OrderedTree,
+    TooManyParts,
+    flatten,
+    flatten_in_order,
+    orders_of,
+    sorted_tree,
+    structure,
+)
 
 X = jnp.float32([0.5, -1.0])
 Z, A, M = jnp.float32([2.0, 3.0]), jnp.float32([-1.0, 0.5]), jnp.float32([0.25, 1.5])
@@ -397,3 +405,34 @@ def test_saved_orders_that_are_none_of_the_parameters_are_refused(keys: Any) -> 
     clear_caches()  # how the function is called is remembered by the digest of a plan
     with pytest.raises(PlanError):
         f.batch(LAYERS, restored)
+
+
+def test_trees_that_are_put_together_again_have_their_own_leaves_and_keys() -> None:
+    """Also trees that are equal but for the classes of their keys, and trees of a class of nodes in the middle."""
+    for tree in (
+        {"z": [1, (2, None)], "a": {"y": 3, "b": ({"d": 4, "c": 5},)}, "k": {}},
+        {True: {"b": 1, "a": 2}, False: 3},
+        {1: {"b": 1, "a": 2}, 0: 3},
+        [Layer({"z": 1, "a": 2}), {"y": 1, "x": 2}],
+    ):
+        leaves, treedef = flatten(tree)
+        assert isinstance(treedef, OrderedTree)
+        for more in (0, 10, 20):
+            made = treedef.unflatten(leaf + more for leaf in leaves)
+            wanted = jax.tree.map(lambda leaf, more=more: leaf + more, tree)
+            assert jax.tree.structure(made) == jax.tree.structure(wanted)
+            assert jax.tree.leaves(made) == jax.tree.leaves(wanted)
+            assert repr(flatten(made)[1].orders) == repr(treedef.orders)  # True is not 1
+
+
+def test_named_tuples_are_counted_as_tuples() -> None:
+    tree: Any = 0
+    for _ in range(8):
+        tree = Layer((tree, tree))
+    assert len(flatten_in_order(tree, 1024)[0]) == 256
+    with pytest.raises(TooManyParts):
+        flatten_in_order(tree, 512)
+
+
+class Layer(NamedTuple):
+    weights: Any
