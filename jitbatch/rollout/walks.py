@@ -170,7 +170,7 @@ class Walker:
         return None
 
     def record(self) -> Segment:
-        """The next segment, by running the sample's code."""
+        """The next segment, by running the sample's code. It is not known before it is `kept`."""
         found = self._walks.find([self.key])[0]
         if found is not None:  # another sample came this way meanwhile
             return found
@@ -181,7 +181,10 @@ class Walker:
         while live.position < len(self.answers) - 1:  # it comes a known way
             at = live.position
             self._segment(None if at < 0 else at)
-        segment = self._segment(len(self.answers) - 1 if self.answers else None)
+        return self._segment(len(self.answers) - 1 if self.answers else None)
+
+    def kept(self, segment: Segment) -> Segment:
+        """The next segment, for all samples that come this way: this one, or that of another sample meanwhile."""
         return self._walks.put(self.key, segment)
 
     def _segment(self, answered: int | None) -> Segment:
