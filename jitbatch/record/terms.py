@@ -34,7 +34,7 @@ def mark_turns(terms: Sequence[Any], last: Op) -> None:
                 continue
             if _activation(op.site) is not activation or owner.get(id(op)) == number or id(op) in common:
                 continue
-            if depth is None and op.common is None and op.site is not last.site:  # before the reduction there is no conversion
+            if depth is None and op.common is None and op.site is not last.site:  # no conversion precedes it
                 depth = loop_depth(op.site)
             if id(op) in owner:
                 common.add(id(op))
