@@ -1,7 +1,7 @@
-"""The avals of the outputs of operations, which are remembered.
+"""A cache of the output avals of operations.
 
-A function that calls `jnp` outside of decorated functions binds the same primitives on values of the same types for
-every sample. What JAX says of them is asked once for each function and kind of shared arguments.
+A function that calls `jnp` outside of decorated functions binds the same primitives, on values of the same types, for
+every sample. JAX evaluates each of them once for each function and kind of shared arguments.
 """
 
 from collections.abc import Hashable, Sequence
@@ -16,18 +16,18 @@ from jitbatch.util import compat, passes
 from jitbatch.util.caches import Cache
 
 MAX_OPERATIONS = 1024
-"""Operations on values of certain types that are remembered."""
+"""The number of cached operations, by primitive, parameters and input types."""
 
 MAX_CLOSED_OVER = 1024
-"""Functions that close over arrays with more elements are not compared."""
+"""Functions that close over arrays with more elements than this are not compared."""
 
 
 class _CannotBeCompared(Exception):
-    """A function closes over what belongs to one recording, or over much."""
+    """A function closes over values of one recording, or over too much data."""
 
 
 class AbstractEvaluation:
-    """The avals of operations that were asked of JAX."""
+    """The cache of output avals."""
 
     def __init__(self) -> None:
         maxsize = MAX_OPERATIONS if passes.remembers() else 0
@@ -36,22 +36,22 @@ class AbstractEvaluation:
 
     def evaluate(self, primitive: Any, inputs: Sequence[Any], params: dict[str, Any]) -> tuple[list[Any], Any]:
         """The avals of the outputs of a primitive, and its effects."""
-        if primitive is compat.jit_p:  # which knows them
+        if primitive is compat.jit_p:  # its jaxpr has the output avals
             return _evaluate(primitive, inputs, params)
         key = (primitive, tuple(map(_input_key, inputs)), *params.items(), *map(type, params.values()))
         try:
             found = self._results.get(key)
-        except TypeError:  # something in the parameters has no hash
+        except TypeError:  # a parameter has no hash
             return _evaluate(primitive, inputs, params)
         if found is None:
             found = self._results.put(key, _evaluate(primitive, inputs, params))
         return found
 
     def custom_call(self, primitive: Any, functions: Any, inputs: Sequence[Any], params: dict[str, Any]) -> Any:
-        """A call of a function with a derivative of its own, as a closed jaxpr."""
+        """A call of a function with a custom derivative, as a closed jaxpr."""
         avals = [compat.typeof(value) for value in inputs]
 
-        # The body is traced under JAX's settings, which may have been changed inside the sample.
+        # The body is traced under the current JAX settings. The sample may have changed them.
         settings = Identity(compat.trace_context())
         try:
             key = primitive, _function_key(functions), tuple(avals), _function_key(params), settings
@@ -76,7 +76,7 @@ def _input_key(value: Any) -> Hashable:
 
 
 def _function_key(value: Any) -> Hashable:
-    """A key under which functions are equal if they do the same."""
+    """A key for a function. Functions with equal keys compute the same."""
     if isinstance(value, tuple | list):
         return type(value), tuple(map(_function_key, value))
     if isinstance(value, dict):

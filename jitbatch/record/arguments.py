@@ -1,4 +1,4 @@
-"""Arguments of `.batch`: which parts are shared, which are mapped, and what each sample gets."""
+"""The arguments of `.batch`: shared parts, mapped parts, and the arguments of each sample."""
 
 import inspect
 import warnings
@@ -14,11 +14,11 @@ from jitbatch.util.key_order import Orders, flatten, orders_above, with_orders
 from jitbatch.util.sites import users_stacklevel
 
 WIDEST = 8
-"""A tuple of more items is not taken for a node of a tree."""
+"""A tuple with more items than this is not considered a tree node."""
 
 
 class Part(NamedTuple):
-    """A part of the arguments that is shared or mapped as a whole."""
+    """A part of the arguments. It is shared or mapped as a whole."""
 
     name: str
     axis: int | None
@@ -26,13 +26,13 @@ class Part(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """A call of `.batch`, taken apart.
+    """The arguments of a call of `.batch`, split into parts.
 
     Attributes:
         parts: the parts of all arguments in order.
-        layout: hashable; how the parts make up the arguments.
-        positional: how many arguments are positional.
-        orders: of a plan's call, the order of keys in its shared arguments (see `util/key_order`).
+        layout: hashable; the way in which the parts make up the arguments.
+        positional: the number of positional arguments.
+        orders: for the call of a plan, the order of keys in its shared arguments (see `util/key_order`).
     """
 
     parts: list[Part]
@@ -41,8 +41,7 @@ class Arguments(NamedTuple):
     orders: Orders = ()
 
     def emptied(self, orders: Orders) -> "Arguments":
-        """This call without its values: which parts there are, how they are mapped, and the order of keys in shared
-        arguments."""
+        """This call without values: the parts, their axes, and the order of keys in shared arguments."""
         return self._replace(parts=[part._replace(value=None) for part in self.parts], orders=orders)
 
     @property
@@ -69,7 +68,7 @@ class Arguments(NamedTuple):
 def take_apart(
     signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Arguments:
-    """Match arguments with `in_axes`."""
+    """Match arguments with `in_axes`, and split them into parts."""
     bound = _bind(signature, args, kwargs)
     names = _names(signature, len(bound.args))
     axes = _axes_of(in_axes, is_method, names)
@@ -94,7 +93,7 @@ def take_apart(
 def each_call(
     signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The calls for minibatches, given an iterable of what each of them gets in place of each mapped argument."""
+    """The calls for a stream of minibatches. Each mapped argument is an iterable with one item for each minibatch."""
     bound = _bind(signature, args, kwargs)
     names = _names(signature, len(bound.args))
     axes = _axes_of(in_axes, is_method, names)
@@ -125,7 +124,7 @@ def each_call(
 def shared_arguments(
     signature: inspect.Signature, in_axes: Any, is_method: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any],
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The shared parts of a call that has a plan in place of its mapped arguments."""
+    """The shared parts of a call with a plan in place of its mapped arguments."""
     try:
         bound = signature.bind_partial(*args, **kwargs)
     except TypeError as error:
@@ -147,7 +146,8 @@ def shared_arguments(
 
 
 def are_shared(signature: inspect.Signature, in_axes: Any, is_method: bool) -> dict[str, bool]:
-    """Whether each positional argument is shared, by name, as far as `in_axes` has entries."""
+    """For each positional argument, by name, whether it is shared. Arguments without an entry in `in_axes` are left
+    out."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
     if isinstance(in_axes, tuple | list):
@@ -179,7 +179,7 @@ def _names(signature: inspect.Signature, count: int) -> list[str]:
 
 
 def _axes_of(in_axes: Any, is_method: bool, names: Sequence[str]) -> list[Any]:
-    """An axis, or a tree of axes, for each positional argument."""
+    """The axis, or the tree of axes, of each positional argument."""
     count = len(names)
     if in_axes is None:
         return [None if i == 0 else 0 for i in range(count)]
@@ -214,7 +214,7 @@ def _check_length(in_axes: Any, is_method: bool, signature: inspect.Signature) -
 
 
 def samples_of(parts: Sequence[Part]) -> list[tuple[Any, ...]]:
-    """What each sample gets of the mapped parts."""
+    """The mapped arguments of each sample."""
     if not parts:
         raise ArgumentError(
             "no argument is mapped. By default the first argument is shared and the rest are mapped; "
@@ -230,8 +230,8 @@ def samples_of(parts: Sequence[Part]) -> list[tuple[Any, ...]]:
 
 
 def _warn_of_one_tree(part: Part) -> None:
-    """Warn of a tuple of numbers and tuples in place of samples: it looks like one tree. A tuple of samples is as good
-    as a list of them, so it is no error; and two subtrees, or two leaves, cannot be told from two samples."""
+    """Warn about a tuple of numbers and tuples in place of samples, because it looks like one tree. It is no error: a
+    tuple of samples is as good as a list of them, and two subtrees or two leaves look like two samples."""
     items = part.value
     if type(items) is not tuple or len(items) > WIDEST:
         return
@@ -247,7 +247,8 @@ def _warn_of_one_tree(part: Part) -> None:
 
 
 def swapped(arguments: Arguments) -> str:
-    """The shared argument that may have been meant as samples, and what to do; nothing, if there is none."""
+    """A hint for errors: the shared argument that may have been meant as samples, and the remedy. "" if there is
+    none."""
     has_sequences = all(isinstance(part.value, Sequence) for part in arguments.mapped)
     for part in arguments.parts:
         if part.axis is not None or not isinstance(part.value, list | tuple) or not part.value:
@@ -301,6 +302,6 @@ def _slices(array: Any, part: Part) -> Sequence[Any]:
             f"argument {part.name!r} is mapped on axis {axis}, but it holds an array of shape {tuple(array.shape)}"
         )
     if compat.is_tracer(array) or compat.is_prng_key(array.dtype) or getattr(array, "weak_type", False):
-        # NumPy knows neither keys nor weak types.
+        # NumPy has neither keys nor weak types.
         return meshes.run(lambda array: jax.numpy.unstack(array, axis=axis), array)
     return list(np.moveaxis(np.asarray(array), axis, 0))

@@ -1,4 +1,4 @@
-"""The operands of a node: shared values that are bound to its kind, and rows that it reads."""
+"""The operands of a node: the shared values in its kind's binding, and the rows that it reads."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ def bind(
     """The binding of a node's kind, and the rows that the node reads.
 
     Args:
-        cell: what the node computes.
-        references: for each operand a shared id, or anything but an integer for a row.
-        is_passed: which operands are arguments of a call. The others are closed over.
-        tables: those of the recording.
-        as_row: makes a row of a `ConstantRow` or a `SharedRow`.
+        cell: the cell of the node.
+        references: for each operand a shared id; for a row, any object that is not an integer.
+        is_passed: for each operand, whether it is an argument of a call. The others are closed over.
+        tables: the tables of the recording.
+        as_row: returns the row for a `ConstantRow` or a `SharedRow`.
     """
     is_sum = isinstance(cell, ReductionCell)
     binding: list[int] = []
@@ -41,7 +41,7 @@ def bind(
 
 
 def row_of(operand: ConstantRow | SharedRow | Value, rows: Rows) -> int:
-    """The row id of an operand that is no argument: a constant, a shared value, or a row that is closed over."""
+    """The row id of an operand that is not an argument: a constant, a shared value, or a closed-over row."""
     if type(operand) is SharedRow:
         return rows.builder.shared_row(operand.shared_id)
     if type(operand) is ConstantRow:

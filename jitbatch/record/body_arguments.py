@@ -1,7 +1,7 @@
-"""What the body of a call is called with: copies of its arguments, with aliases in the place of their leaves.
+"""The arguments of a running body: copies of the call's arguments, with aliases in place of their leaves.
 
-Aliases tell the arguments of a body from each other and from what it closes over: `f(x, x)` is what `f(x, y)` is. A
-body that calls other decorated functions is not folded into cells, and needs none.
+Each alias has its own identity. So the body of `f(x, x)` is recorded like that of `f(x, y)`, and arguments differ from
+closed-over values. A body that calls other decorated functions is not folded into cells, and needs no aliases.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from jitbatch.util.array_leaves import is_array
 
 
 class BodyArguments:
-    """The arguments of a body that runs.
+    """The arguments of a running body.
 
     Attributes:
-        arguments: what the body is called with.
-        leaves_of: the leaves of each argument, as the body sees them.
-        is_shared: for each argument whether it holds nothing but shared values.
-        aliases: the row ids of aliases that were made for it.
-        for_all: whether every leaf has an alias, so that what the body does serves other arguments of its structure.
+        arguments: the arguments for the body.
+        leaves_of: the leaves of each argument, as values inside the body.
+        is_shared: for each argument, whether all of its leaves are shared values.
+        aliases: the row ids of the new aliases.
+        for_all: whether every leaf has an alias. Then the recorded body is valid for other arguments of this structure.
     """
 
     __slots__ = ("aliases", "arguments", "for_all", "is_shared", "leaves_of")
@@ -35,7 +35,7 @@ class BodyArguments:
         self.for_all = False
 
     def check_unchanged(self, sample: str) -> None:
-        """Raise if the body has changed an argument in place: the caller would not see it."""
+        """Raise an error if the body has changed an argument in place, because the caller would not see the change."""
         for arg, leaves, is_shared in zip(self.arguments, self.leaves_of, self.is_shared, strict=True):
             check_holds(arg, leaves, sample, is_shared)
 
@@ -43,8 +43,8 @@ class BodyArguments:
 def aliased(call: FlatCall, alias: Callable[[Any], Any], with_shared: bool) -> BodyArguments:
     """Arguments with an alias for each leaf.
 
-    Arguments that hold nothing but shared values are left as they are, unless `with_shared` asks for their aliases or
-    one of the values is given twice.
+    Arguments with only shared values are passed unchanged. They get aliases if `with_shared` is set, or if one of the
+    values occurs twice.
     """
     pairs = zip(call.leaves_of, call.is_shared, strict=True)
     shared = [id(leaf) for leaves, is_shared in pairs if is_shared for leaf in leaves]
@@ -62,7 +62,7 @@ def aliased(call: FlatCall, alias: Callable[[Any], Any], with_shared: bool) -> B
 
 
 def check_holds(arg: Any, leaves: Sequence[Any], sample: str, is_shared: bool = False) -> None:
-    """Raise if an argument does not hold these leaves any more."""
+    """Raise an error if an argument does not have these leaves any more."""
     after = tree_leaves(arg)
     if list(map(id, after)) == list(map(id, leaves)):
         return

@@ -1,8 +1,8 @@
-"""Arguments of calls of decorated functions: their leaves, the row ids of these, and the forms that decide what a call
-does.
+"""Arguments of decorated calls: their leaves, the row ids of the leaves, and their forms. Forms are the keys of cached
+calls.
 
-Flattening a module costs more than recording a call. So arguments that hold nothing but shared values, which are passed
-along from call to call, are looked up by identity. So are tuples that another call returned.
+Flattening a module costs more than recording a call. So two sorts of arguments are looked up by identity: arguments
+with only shared values, which functions pass from call to call, and tuples that another call returned.
 """
 
 import itertools
@@ -27,10 +27,10 @@ from jitbatch.util.static import bits_key
 
 
 def weakly(fun: Callable[..., Any]) -> Hashable:
-    """A function as part of a key that keeps neither the function nor what it closes over.
+    """A key for a function that keeps neither the function nor its closure alive.
 
-    A function that is made for each sample is of no use after it. Other callables may be equal to one that is made
-    later, if they can be compared at all.
+    A function that is created for each sample is of no use after the sample. Other callables can be equal to later
+    ones, if they can be compared at all.
     """
     if type(fun) is FunctionType:
         return weakref.ref(fun)
@@ -44,8 +44,8 @@ class Flat(NamedTuple):
         arg: the argument.
         leaves: its leaves.
         rows: the row id of each leaf, None for a shared leaf; empty if all leaves are shared.
-        form: the id of its form, None for one that no remembered call has.
-        is_shared: whether it holds nothing but leaves of the shared arguments.
+        form: the id of its form, None if no cached call has this form.
+        is_shared: whether all leaves are leaves of the shared arguments.
     """
 
     arg: Any
@@ -59,8 +59,8 @@ class CallArguments:
     """The arguments of the calls of one recording.
 
     Attributes:
-        known: flattened arguments by `id`: the fields of a `Flat`.
-        on_shared: called with each argument of shared values that is remembered, and its form.
+        known: flattened arguments by `id`, as tuples of the fields of `Flat`.
+        on_shared: a callback for each cached argument with only shared values, and its form.
     """
 
     def __init__(self, tables: Tables, rows: Rows, sample: str):
@@ -82,12 +82,12 @@ class CallArguments:
     def describe(
         self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], is_new: bool = False
     ) -> tuple[tuple[Hashable, ...], list[int | None]]:  # fmt: skip
-        """The function `key` with the forms of its arguments, and the row ids of the arguments.
+        """The key of a call (the function `key` and the forms of its arguments), and the row ids of the arguments.
 
         Args:
-            key: stands for the function.
+            key: identifies the function.
             args, kwargs: its arguments.
-            is_new: whether forms that were not met before get ids. Otherwise such a form is None.
+            is_new: whether new forms get ids. Otherwise a new form is None.
         """
         forms: list[Any] = [key]
         rows: list[Any] = []
@@ -105,7 +105,7 @@ class CallArguments:
         return tuple(forms), rows
 
     def flatten(self, arg: Any, is_new: bool = False) -> Flat:
-        """An argument's leaves and its form."""
+        """The leaves and the form of an argument."""
         if type(arg) is Value:
             form = self._rows.form(arg)
             return Flat(arg, (arg,), (arg.row,), form)
@@ -123,14 +123,14 @@ class CallArguments:
         return flat or self._any_tree(arg, is_new)
 
     def _form(self, description: Hashable, is_new: bool) -> int | None:
-        """The id of a form, None for one that was not met before."""
+        """The id of a form, None for a new form unless `is_new`."""
         if is_new:
             return self._tables.form(*description)  # type: ignore[misc]
         form_id = self._tables.forms.find(description)
         return None if form_id is None else -1 - form_id
 
     def _sequence_of_known(self, arg: Any, kind: type, is_new: bool) -> Flat | None:
-        """A list or tuple of results of other calls, which need not be flattened."""
+        """A list or tuple whose items are results of other calls. It is not flattened again."""
         items: list[Any] = [self.known.get(id(item)) for item in arg]
         if not all(item is not None and not item[4] for item in items):
             return None
@@ -139,12 +139,12 @@ class CallArguments:
         return Flat(arg, leaves, rows, self._form((kind, *[form for _, _, _, form, _ in items]), is_new))
 
     def _tuple_of_rows(self, arg: Any, kind: type) -> Flat | None:
-        """A named tuple of rows that has a known form, which need not be flattened."""
+        """A named tuple of rows with a known form. It is not flattened again."""
         form = self._tables.tuple_forms.get((kind, *[item.form if type(item) is Value else None for item in arg]))
         return None if form is None else Flat(arg, arg, [item.row for item in arg], form)
 
     def _dict_of_rows(self, arg: dict[Any, Any]) -> Flat | None:
-        """A dict of rows that has a known form, which need not be flattened."""
+        """A dict of rows with a known form. It is not flattened again."""
         key = *arg, *[item.form if type(item) is Value else None for item in arg.values()]
         found = self._tables.dict_forms.get(key)
         if found is None:
@@ -184,17 +184,17 @@ class CallArguments:
                 "tuples, dictionaries, classes that are registered with JAX), and what can be hashed."
             ) from None
 
-    # What is remembered
+    # Caches
 
     def remember_shared_argument(self, arg: Any, tree: Any, leaves: Sequence[Value]) -> None:
-        """Remember an argument of the sample's function that holds these shared values. The caller checks that it does
-        not change."""
+        """Cache an argument of the sample's function that has these shared values as leaves. The caller checks that the
+        argument does not change."""
         if self._remembers and type(arg) is not Value and len(leaves) == tree.num_leaves > 0:
             form = self._tables.form("tree", tree, (), tuple([leaf.form for leaf in leaves]))
             self._keep_shared(Flat(arg, leaves, (), form, True))
 
     def _remember_shared(self, flat: Flat) -> Flat:
-        """Remember an argument that holds nothing but shared values."""
+        """Cache an argument with only shared values."""
         self._shared.append(flat)
         if self._remembers:
             self._keep_shared(flat)
@@ -206,7 +206,7 @@ class CallArguments:
             self.on_shared(flat.arg, flat.form)
 
     def _remember_rows(self, arg: Any, kind: type, forms: Sequence[Hashable], form: int) -> None:
-        """Remember the form of a named tuple or a dict, if it holds nothing but rows, which have these forms."""
+        """Cache the form of a named tuple or a dict with only rows; `forms` are the forms of the rows."""
         if not self._remembers:
             return
         if kind is dict:
@@ -218,7 +218,7 @@ class CallArguments:
             self._tables.tuple_forms[kind, *forms] = form
 
     def check_unchanged(self) -> None:
-        """Raise if a shared argument does not hold what it held when it was met first."""
+        """Raise an error if a shared argument does not have its first leaves any more."""
         for arg, leaves, *_ in self._shared:
             after = jax.tree.leaves(arg)
             if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
@@ -227,7 +227,7 @@ class CallArguments:
     # Signatures
 
     def take_apart(self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "FlatCall":
-        """The leaves of all arguments of a call, and what its body depends on."""
+        """The flattened arguments of a call, with the key of its body."""
         given = (*args, *kwargs.values())
         flat = [self.flatten(arg) for arg in given]
         parts = [flatten_in_order(arg) for arg in given]
@@ -253,11 +253,11 @@ class FlatCall(NamedTuple):
     """The flattened arguments of a call.
 
     Attributes:
-        signature: the function and the structure of its arguments: its body depends on nothing else.
+        signature: the function and the structure of its arguments. The body depends on nothing else.
         arguments: the arguments.
         leaves_of: the leaves of each argument.
         trees: the tree of each argument.
-        is_shared: for each argument whether it holds nothing but shared values.
+        is_shared: for each argument, whether all of its leaves are shared values.
     """
 
     signature: Hashable
@@ -273,7 +273,7 @@ class FlatCall(NamedTuple):
 
     @property
     def positions(self) -> list[int | None]:
-        """For each leaf its place among the leaves of arguments that are not shared."""
+        """For each leaf, its position among the leaves of arguments that are not shared."""
         places = itertools.count()
         return [
             None if is_shared else next(places)

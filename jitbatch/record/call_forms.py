@@ -1,4 +1,5 @@
-"""The calls of one function: how its arguments are taken apart, worked out once for each number of arguments."""
+"""Forms of the calls of one function: names, axes and layout of its arguments, computed once for each number of
+arguments."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,12 +13,7 @@ MAX_FORMS = 16
 
 
 class Form(NamedTuple):
-    """A call with some number of positional arguments, each of which is shared or mapped as a whole.
-
-    Attributes:
-        names, axes: the name and the axis of each argument.
-        layout: see `Arguments`; one object for all calls of this form.
-    """
+    """A call with a certain number of positional arguments. Each argument is shared or mapped as a whole."""
 
     names: tuple[str, ...]
     axes: tuple[int | None, ...]
@@ -25,10 +21,10 @@ class Form(NamedTuple):
 
 
 class CallForms:
-    """Takes the calls of one function apart.
+    """Splits the arguments of one function's calls.
 
-    Whether a call without keywords fits a signature depends on the number of its arguments alone, and so do names and
-    axes. They are stored for calls in which each argument is shared or mapped as a whole.
+    For a call without keywords, the number of arguments alone determines names, axes, and whether the call fits the
+    signature. Forms are stored for calls in which each argument is shared or mapped as a whole.
     """
 
     def __init__(self, signature: inspect.Signature, in_axes: Any, is_method: bool):

@@ -1,10 +1,11 @@
-"""Recording a call of a decorated function.
+"""Recording of a call of a decorated function.
 
-The body runs once on aliases of its arguments. If it calls no other decorated function, it is a *cell call*: its
-operations are folded into cells, and each cell is a node. If it does, it is a *composite call*: what it recorded stays
-in the recording, so that recursion through decorated functions needs nothing special.
+The body runs once, on aliases of its arguments. There are two cases. In a *cell call*, the body calls no other
+decorated function: its operations are folded into cells, and each cell is a node. In a *composite call*, the body calls
+other decorated functions: its operations stay in the recording, so recursion through decorated functions needs no
+special handling.
 
-Nothing is remembered here. `record/known_calls` remembers calls, and `record/replay` adds a known call to the graph.
+This module caches nothing. `record/known_calls` caches calls, and `record/replay` adds a known call to the graph.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Ran(NamedTuple):
-    """A call whose body ran.
+    """The outcome of running the body of a call.
 
     Attributes:
-        cells: its cells if it is a cell call; None if it is a composite call.
-        result: what the body of a composite call returned.
+        cells: the cells of a cell call; None for a composite call.
+        result: the return value of a composite call; None for a cell call.
     """
 
     cells: CellBody | None
@@ -39,16 +40,16 @@ def record_call(
     Args:
         recorder: the recording.
         fun: the function.
-        positional: how many arguments are positional.
-        names: the names of the others.
-        body: what the body is called with.
+        positional: the number of positional arguments.
+        names: the names of the keyword arguments.
+        body: the arguments of the body.
     """
     args, kwargs = body.arguments[:positional], dict(zip(names, body.arguments[positional:], strict=True))
     calls, first_op, exposed = recorder.calls, len(recorder.ops), len(recorder.leaks.exposed)
     result = run_body(recorder, fun, args, kwargs)
     body.check_unchanged(recorder.sample)
     is_composite = recorder.calls > calls
-    # The result of a cell call is made of its cells: what the body returned must not be used, either.
+    # The result of a cell call is rebuilt from its cells, so the body's own return value is hidden, too.
     recorder.leaks.end_body(fun, exposed, body.aliases, result if is_composite else None, recorder.scope)
     if is_composite:
         return Ran(None, result)
@@ -60,16 +61,16 @@ def fold_body(
     recorder: "Recorder", fun: Callable[..., Any], first_op: int, args: Sequence[Any], named: Sequence[Any],
     leaves_of: Sequence[Sequence[Any]], is_shared: Sequence[bool], result: Any,
 ) -> CellBody:  # fmt: skip
-    """Fold the operations of a body that has ended into cells, and take them out of the recording.
+    """Remove the operations of a finished body from the recording, and fold them into cells.
 
     Args:
         recorder: the recording.
         fun: the function.
-        first_op: how many operations there were when the body began.
-        args, named: what the body was called with.
+        first_op: the number of operations before the body.
+        args, named: the arguments of the body.
         leaves_of: the leaves of each argument.
-        is_shared: for each argument whether it holds nothing but shared values.
-        result: what the body returned.
+        is_shared: for each argument, whether all of its leaves are shared values.
+        result: the return value of the body.
     """
     check_returned(fun, result, recorder.sample)
     ops = recorder.ops[first_op:]
@@ -82,7 +83,7 @@ def fold_body(
 
 
 def run_body(recorder: "Recorder", fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run the body of a call, in a scope of its own."""
+    """Run the body of a call, in its own scope."""
     first_op, outer = len(recorder.ops), recorder.scope
     recorder.scopes += 1
     recorder.scope = recorder.scopes

@@ -1,4 +1,4 @@
-"""The body of a decorated function that calls no other one, as cells."""
+"""The body of a decorated function as cells. The body calls no other decorated function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -35,9 +35,9 @@ class BodyCell(NamedTuple):
     """A cell of a body.
 
     Attributes:
-        cell: what is computed.
-        inputs: arguments, outputs of earlier cells, constants that are rows, and values that the body closes over.
-        is_passed: which inputs are arguments of the cell; the others are closed over.
+        cell: the cell.
+        inputs: arguments, outputs of earlier cells, constants that are rows, and closed-over values.
+        is_passed: for each input, whether it is an argument of the cell. The others are closed over.
         out_avals: the avals of its outputs, each with its id.
     """
 
@@ -48,12 +48,12 @@ class BodyCell(NamedTuple):
 
 
 class CellBody(NamedTuple):
-    """A decorated function on arguments of one structure, where it calls no other decorated function.
+    """The body of a decorated function for arguments of one structure. It calls no other decorated function.
 
     Attributes:
-        cells: one cell for the whole body; none where nothing is computed; several where the body reduces a list of any
+        cells: one cell for the whole body; none if the body computes nothing; several if the body reduces a list of any
             length (see `record/list_arguments`).
-        results: for each leaf of the result an `Argument`, a `CellOutput`, or a value that is returned as it is.
+        results: for each leaf of the result an `Argument`, a `CellOutput`, or a value that is returned unchanged.
         out_tree: the tree of the result.
     """
 
@@ -63,7 +63,7 @@ class CellBody(NamedTuple):
 
     @property
     def closes_over_tracer(self) -> bool:
-        """Whether the body holds for this recording alone."""
+        """Whether the body closes over a tracer, and so is valid for this recording only."""
         values = [*self.results, *(value for cell in self.cells for value in cell.inputs)]
         return any(map(compat.is_tracer, values))
 
@@ -75,13 +75,13 @@ def make_cell_body(
     """Fold the operations of a body into cells.
 
     Args:
-        fun: the function that was called.
-        ops: the operations that its body recorded.
-        leaves: the leaves of its arguments, as the body saw them.
-        elements: for each leaf the element of a list that it belongs to.
-        shared: the `id`s of leaves that are shared.
-        result: what the body returned.
-        tables: those of the recording.
+        fun: the called function.
+        ops: the recorded operations of its body.
+        leaves: the leaves of its arguments, as values inside the body.
+        elements: for each leaf the list element that it belongs to, or None.
+        shared: the `id`s of the shared leaves.
+        result: the return value of the body.
+        tables: the tables of the recording.
     """
     returned, out_tree = flatten(result)
     arguments = {id(leaf): position for position, leaf in enumerate(leaves) if type(leaf) is Value}
@@ -99,7 +99,7 @@ def make_cell_body(
 def _one_cell(
     fun: Callable[..., Any], ops: Sequence[Op], parameters: Sequence[Value], returned: Sequence[Any]
 ) -> Cells:
-    """A body as one cell, or as none where it computes nothing."""
+    """A body as one cell, or as no cell if it computes nothing."""
     computed = {id(value) for op in ops for value in op.outputs}
     outputs = [leaf for leaf in returned if id(leaf) in computed]
     if not outputs and not any(op.effects for op in ops):
@@ -112,7 +112,7 @@ def _one_cell(
 def _refer_to_arguments(
     cells: Cells, returned: Sequence[Any], out_tree: Any, arguments: dict[int, int], tables: Tables
 ) -> CellBody:
-    """Put references in place of values: `Argument` for leaves of the arguments, `CellOutput` for outputs of cells."""
+    """Replace values by references: `Argument` for leaves of the arguments, `CellOutput` for outputs of cells."""
     references: dict[int, Any] = {key: Argument(position) for key, position in arguments.items()}
 
     def refer(value: Any) -> Any:
@@ -133,7 +133,7 @@ def _refer_to_arguments(
 
 
 def check_returned(fun: Callable[..., Any], result: Any, sample: str) -> None:
-    """Raise for a leaf of a result that is not an array or a number."""
+    """Raise an error if a leaf of a result is not an array or a number."""
     for position, leaf in enumerate(jax.tree.leaves(result)):
         if not is_array(leaf):
             path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(result)[0][position][0])

@@ -1,11 +1,11 @@
-"""Calls of decorated functions in the compiled core: known calls are recorded there, without any code of Python's.
+"""Decorated calls in the compiled core. It records known calls without running Python code.
 
-The state of a recording stays in Python's objects, and the core fills their slots. So a recording can change hands at
-every call: what the core does not know goes to `Recorder.call`, which says by its results and in these words what the
-core must do (`tests/record/test_compiled_calls.py` compares the two).
+The state of a recording stays in Python objects, and the core fills their slots. So each call can be recorded by either
+side: the core passes unknown calls to `Recorder.call`. The code below is the specification of the core
+(`tests/record/test_compiled_calls.py` compares the two).
 
-The core relies on the slots of JAX's `Tracer`, and on where JAX keeps the current trace. A test when this is imported
-notices a JAX that changed them. Then Python records all calls, after a warning.
+The core relies on the slots of JAX's `Tracer`, and on the location of JAX's current trace. A test at import time
+detects a JAX release that changed them. Then Python records all calls, after a warning.
 """
 
 import warnings
@@ -25,11 +25,11 @@ _bound = False
 
 
 class SlowRecordingWarning(UserWarning):
-    """The compiled core does not know this release of JAX, so Python records all calls of decorated functions."""
+    """The compiled core does not support this release of JAX, so Python records all decorated calls."""
 
 
 def bind(recorder: type) -> None:
-    """Tell the compiled core of the classes of recordings. Called once, with the class of recorders."""
+    """Register the class of recorders with the compiled core. Called once."""
     global _bound
     if choice.native is None:
         return
@@ -53,7 +53,7 @@ def is_bound() -> bool:
 
 
 def caller_of(recorder: "Recorder") -> Any:
-    """What records the known calls of a recording in the compiled core; None if Python is to record all calls."""
+    """The object of the compiled core that records the known calls of a recording. None if Python records all calls."""
     if not _bound or not recorder.known.remembers or choice.name() != "native":
         return None
     templates = recorder.known.compiled.get_or_make("templates", choice.native.Templates)  # type: ignore[union-attr]

@@ -1,8 +1,9 @@
-"""A faster way for calls that are likely to call other decorated functions.
+"""A faster way to record calls that are probably composite.
 
-The body of such a call is not folded into cells. So it needs no aliases, of which there would be one for each leaf of a
-tree at each level of the tree, and its arguments need no forms. If it calls no other function after all, it is folded
-into cells for this call alone, and the next call of its kind goes the usual way (see `record/calls`).
+The body of a composite call is not folded into cells. So the call needs no forms of its arguments, and no aliases:
+there would be one for each leaf of a tree at each level of the tree. If the body calls no other decorated function
+after all, it is folded into cells for this call only. The next call of this kind is recorded in the usual way (see
+`record/calls`).
 """
 
 from collections.abc import Callable, Hashable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def composite_call(
     recorder: "Recorder", fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The result of a call that is likely to be a composite one."""
+    """The result of a call that is probably composite."""
     passed = [*args, *kwargs.values()]
     known, held = recorder.arguments.known, recorder.held.parts
     trees: list[tuple[Any, list[Any]]] = []
@@ -50,13 +51,13 @@ def composite_call(
 
 
 def _hold(recorder: "Recorder", arg: Any, trees: list[tuple[Any, list[Any]]], changing: list[Any]) -> Any:
-    """What a body gets in the place of an argument: the argument itself if all of its leaves are values.
+    """The argument for a body: the argument itself if all of its leaves are values.
 
     Args:
         recorder: the recording.
         arg: the argument.
-        trees: gets the arguments that may change, and their leaves.
-        changing: gets the parts of these.
+        trees: a list that receives the mutable arguments, with their leaves.
+        changing: a list that receives the mutable parts of these.
     """
     found = recorder.held.hold(arg)
     if found is not None and found[1]:
@@ -69,7 +70,7 @@ def _hold(recorder: "Recorder", arg: Any, trees: list[tuple[Any, list[Any]]], ch
 
 
 def _with_values(arg: Any, as_value: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
-    """An argument, and its leaves. Numbers and arrays that are no values of the recording are replaced, in a copy."""
+    """An argument, and its leaves. Numbers and arrays from outside the recording are replaced by values, in a copy."""
     leaves = tree_leaves(arg)
     if {Value}.issuperset(map(type, leaves)):
         return arg, leaves
@@ -82,7 +83,7 @@ def _cell_call(
     recorder: "Recorder", fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any],
     passed: list[Any], first_op: int, result: Any,
 ) -> Any:  # fmt: skip
-    """Record a call whose body called no other decorated function, though it was likely to."""
+    """Record a call that was probably composite, but whose body called no other decorated function."""
     arguments = recorder.arguments
     call = arguments.take_apart(fun, args, kwargs)
     leaves = [tree_leaves(arg) for arg in passed]

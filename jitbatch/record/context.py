@@ -1,4 +1,4 @@
-"""Graphs by structure: a sample of a structure that was seen before is not recorded again."""
+"""Graphs by structure: only the first sample of each structure is recorded."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import CodeType
@@ -24,41 +24,46 @@ from jitbatch.util.key_order import Orders
 from jitbatch.util.sites import describe_function
 
 FIRST_STRUCTURES, MAX_STRUCTURES = 4096, 16384
-"""Graphs remembered for each function and kind of shared arguments, before and after one came again that was forgotten;
-a graph of 40 nodes takes about 10 kB, with its structure and in terms of types."""
+"""The number of cached graphs for each function and kind of shared arguments: at first, and after a dropped graph was
+needed again. A graph of 40 nodes takes about 10 kB, with its structure and its typed form."""
 
 MAX_SAMPLES = 65536
-"""Samples that cannot change, remembered in the same way: as many as graphs at first; one takes about 2 kB."""
+"""The number of cached immutable samples. Their limit starts at `FIRST_STRUCTURES`, too; one takes about 2 kB."""
 
 MAX_BYTES = 256 * 2**20
-"""The bytes that graphs and samples remembered for one function may take, of all kinds of shared arguments together."""
+"""The limit in bytes for the cached graphs and samples of one function, for all kinds of shared arguments together."""
 
 FIRST_KINDS, MAX_KINDS = 1024, 8192
-"""Node kinds in one context. A context with more is dropped, and recording starts anew: with `FIRST_KINDS` first, with
-`MAX_KINDS` once the same kinds come again. Shared values and value classes are limited to `MAX_KINDS`."""
+"""The number of node kinds in one context. A context with more is dropped, and recording starts again. The limit is
+`FIRST_KINDS` at first, and `MAX_KINDS` once the same kinds come again. `MAX_KINDS` also limits shared values and value
+classes."""
 
 MAX_FORMS = 65536
-"""Forms of arguments in one context, which is dropped past that."""
+"""The number of forms of arguments in one context. A context with more is dropped."""
 
 MAX_SIGNATURES = 4096
-"""Decorated calls with arguments of one structure, remembered for each function and kind of shared arguments."""
+"""The number of cached decorated calls, by the structure of their arguments, for each function and kind of shared
+arguments."""
 
 MAX_PROGRAMS = 1024
-"""Programs of single samples remembered for each function and kind of shared arguments; one may take 1.4 MiB."""
+"""The number of cached programs of single samples for each function and kind of shared arguments. One may take 1.4
+MiB."""
 
 MAX_ROOMS = 64
-"""Numbers of samples, and of shards, for which a function and kind of shared arguments remember the sizes of plans."""
+"""The number of batch sizes (samples and shards) whose plan sizes are cached, for each function and kind of shared
+arguments."""
 
 MAX_ORDERS = 4
-"""Further orders of keys in shared arguments for which samples are recorded: the user's own, and as JAX sorts them."""
+"""The number of contexts for further orders of keys in shared arguments: those of the user, and the sorted order of
+JAX."""
 
 
 class Begun(NamedTuple):
-    """What the function of a sample that is recorded is called with.
+    """The arguments of a sample's function during recording.
 
     Attributes:
-        args, kwargs: its arguments.
-        shared_objects, shared_leaves: the shared ones, and the array leaves of each.
+        args, kwargs: all arguments.
+        shared_objects, shared_leaves: the shared arguments, and the array leaves of each.
     """
 
     args: list[Any]
@@ -67,22 +72,22 @@ class Begun(NamedTuple):
     shared_leaves: list[list[Any]]
 
     def check(self, recorder: Recorder, result: Any) -> None:
-        """Raise for shared arguments that were changed, and for results that must not be used."""
+        """Raise an error if shared arguments have changed, or if the result contains hidden values."""
         check_unchanged(self.shared_objects, self.shared_leaves, recorder.sample)
         recorder.leaks.check(jax.tree.leaves(result))
 
 
 class Context:
-    """The graphs, tables and caches of one function with one kind of shared arguments under one setting of JAX.
+    """The graphs, tables and caches of one function, for one kind of shared arguments and one setting of JAX.
 
     Samples are recorded for each order of keys in the shared arguments, since the function may iterate over them. All
-    orders have the same tables: if the order makes no difference, the recordings are the same program.
+    orders share the tables. If the order makes no difference, the recordings are the same program.
 
     Attributes:
-        first: the context for the order that was met first.
+        first: the context of the first order.
         orders: the order of keys in the shared arguments.
-        others: at the first, the contexts for other orders.
-        known_recording: returns the recording of a structure if it was made elsewhere (see `rollout/walks`), else None.
+        others: at the first context, the contexts of other orders.
+        known_recording: returns the recording of a structure if it exists elsewhere (see `rollout/walks`), else None.
         last_static: the static part of the last plan, whose output is among `known_outputs`.
     """
 
@@ -120,7 +125,7 @@ class Context:
         self._avals: dict[Hashable, tuple[Any, int]] = {}
 
     def in_order(self, orders: Orders) -> "Context":
-        """The context for shared arguments with their keys in this order."""
+        """The context for shared arguments with this order of keys."""
         if orders == self.orders:
             return self
         return self.others.get_or_make(
@@ -129,7 +134,7 @@ class Context:
 
     @property
     def is_full(self) -> bool:
-        """Whether recording is to start anew."""
+        """Whether the context has reached a limit, so that recording starts again in a new one."""
         tables = self.tables
         many = len(tables.kinds) > self._room_for_kinds and not self._found_more_room()
         many = many or any(len(t) > MAX_KINDS for t in (tables.shared, tables.classes, tables.avals))
@@ -137,7 +142,8 @@ class Context:
         return many or max(len(tables.outlines), len(tables.out_trees)) > MAX_STRUCTURES
 
     def _found_more_room(self) -> bool:
-        """Whether there is room for more kinds after all: most cells were there before, and so come again."""
+        """Raise the limit of kinds if most cells also were in earlier contexts, and so come again. Returns whether
+        there is room now."""
         cells = self.cells
         if len(self.tables.kinds) <= MAX_KINDS and 2 * len(cells & self._cells_before) > len(cells):
             self._room_for_kinds = MAX_KINDS
@@ -145,11 +151,11 @@ class Context:
 
     @property
     def cells(self) -> frozenset[str]:
-        """The digests of all cells that were met."""
+        """The digests of all recorded cells."""
         return frozenset(kind.cell.digest for kind in self.tables.kinds.entries)
 
     def take_apart(self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Structure]:
-        """The structures of samples. One that cannot change is taken apart once."""
+        """The structures of samples. An immutable sample is flattened once."""
         known = self.samples.get_all(identities(samples))
         return [
             structure
@@ -161,12 +167,12 @@ class Context:
     def graphs_of(
         self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments, keeps: bool = True
     ) -> list[Graph]:
-        """The graphs of samples, recorded where their structures are new.
+        """The graphs of samples. Samples with new structures are recorded.
 
         Args:
             structures: the samples.
-            shared, arguments: of their call.
-            keeps: remember samples that cannot change, since they may come again.
+            shared, arguments: the arguments of their call.
+            keeps: whether to cache immutable samples, which may come again.
         """
         graphs: list[Any] = [
             None if structure.recorded is None else structure.recorded[0] for structure in structures
@@ -183,7 +189,7 @@ class Context:
     def _record_new(
         self, structures: Sequence[Structure], missing: Sequence[int], shared: SharedArguments, arguments: Arguments
     ) -> dict[int, Graph]:
-        """The graphs of the samples with these indices. A key is hashed once, where its graph is known."""
+        """The graphs of the samples with these indices. The key of a sample with a known graph is hashed once."""
         found: dict[int, Graph] = {}
         new: dict[int, Hashable] = {}
         graphs: dict[Hashable, Graph] = {}
@@ -202,19 +208,19 @@ class Context:
                         new[index] = key
                     else:
                         found[index] = graph
-            finally:  # what was recorded before a sample that fails is kept
+            finally:  # the recordings before a failing sample are kept
                 if recordings:
                     graphs = self._finalise(list(recordings.values()))
                     recordings.clear()
         return found | {index: graphs[key] for index, key in new.items()}
 
     def graph(self, structure: Structure, index: int, shared: SharedArguments, arguments: Arguments) -> Graph:
-        """The graph of a sample, recorded if its structure is new."""
+        """The graph of a sample. A sample with a new structure is recorded."""
         (graph,) = self.graphs_of([structure], shared, arguments)
         return graph
 
     def _finalise(self, recordings: Sequence[Recording]) -> dict[Hashable, Graph]:
-        """The graphs of recordings, which are kept, by structure."""
+        """The graphs of recordings, by structure. The graphs are added to the cache."""
         graphs = number(recordings, self.tables)
         if passes.verifies():
             for graph in graphs:
@@ -244,24 +250,24 @@ class Context:
             recorder.release()
 
     def recorder(self, name: str, outermost: CodeType) -> Recorder:
-        """A recorder for a sample that has this name in errors, whose function is called by the code `outermost`."""
+        """A recorder for a sample. `name` appears in errors, and the code `outermost` calls the sample's function."""
         return Recorder(self.tables, self.known, self.granularity, outermost, name, self.may_close_over_tracers)
 
     def begin(self, recorder: Recorder, structure: Structure, shared: SharedArguments, arguments: Arguments) -> "Begun":
-        """What a sample's function is called with: abstract values in place of all arrays."""
+        """The arguments of a sample's function, with abstract values in place of all arrays."""
         inputs = recorder.inputs(self._avals_of(described_leaves(structure.key), structure.leaves))
         shared_values = recorder.shared_inputs(self._avals_of(shared.described, shared.leaves))
-        with compat.set_current_trace(recorder):  # which variables of Flax belong to then
+        with compat.set_current_trace(recorder):  # so that the variables of Flax belong to this trace
             shared_objects = shared.rebuild(shared_values)
         shared_leaves = shared.split(shared_values)
-        if not shared.key[1]:  # without static values a form is a matter of trees and leaves
+        if not shared.key[1]:  # without static values, a form depends only on trees and leaves
             for part, tree, leaves in zip(shared_objects, shared.trees, shared_leaves, strict=True):
                 recorder.arguments.remember_shared_argument(part, tree, leaves)
         args, kwargs = arguments.rebuild(shared_objects, structure.key[0].unflatten(inputs))
         return Begun(args, kwargs, shared_objects, shared_leaves)
 
     def _avals_of(self, descriptions: Iterable[Hashable], leaves: Sequence[Any]) -> list[tuple[Any, int]]:
-        """The avals of leaves, each with its id. Leaves of one description have one aval."""
+        """The aval of each leaf, with its id. Leaves with equal descriptions share one aval."""
         avals = self._avals if self._remembers else {}
         descriptions = list(descriptions)
         for description, leaf in zip(descriptions, leaves, strict=True):

@@ -1,4 +1,4 @@
-"""Decisions: the answers that samples were given, and asynchronous functions whose answers are known."""
+"""Decisions: the answers that samples received, and asynchronous functions with known answers."""
 
 import base64
 import functools
@@ -24,14 +24,14 @@ FORMAT = 1
 
 @jax.tree_util.register_pytree_node_class
 class Decisions(Sequence[Static[Any]]):
-    """The answers that each sample of a rollout was given, in the order of its questions.
+    """The answers that each sample of a rollout received, in the order of its questions.
 
-    They are a mapped argument: `f.plan(shared, samples, decisions=run.decisions)`. Slices and selections of them go
-    with slices and selections of the samples, and they can be an argument of a step. With each answer goes a digest of
-    the place that asked, so that decisions of other code are refused.
+    Decisions are a mapped argument: `f.plan(shared, samples, decisions=run.decisions)`. Slice and select them together
+    with the samples. They can also be an argument of a step. Each answer has a digest of the place of its question, so
+    decisions of other code are rejected.
 
     Attributes:
-        samples: for each sample a `Static` of `(place, answers)` pairs; equal ones are one structure.
+        samples: for each sample a `Static` of `(place, answers)` pairs. Equal decisions have one structure.
         counts: the number of answers of each sample. It is the only leaf of the pytree.
 
     >>> from jitbatch import Decisions, jitbatch, value
@@ -86,7 +86,8 @@ class Decisions(Sequence[Static[Any]]):
 
     @property
     def answers(self) -> list[list[Any]]:
-        """For each sample its answers: a number or an array, or for a question of a tree a list of them."""
+        """For each sample the list of its answers. An answer is a number or an array; for a question about a tree it is
+        a list of them."""
         return [
             [found[0] if len(found) == 1 else found for found in (decoded(answer) for _, answer in sample.value)]
             for sample in self.samples
@@ -99,7 +100,7 @@ class Decisions(Sequence[Static[Any]]):
 
     @staticmethod
     def from_json(text: str) -> "Decisions":
-        """Reads decisions that `to_json` wrote. Raises `DecisionError` if it did not write this text."""
+        """Reads decisions from JSON. Raises `DecisionError` for text that `to_json` did not write."""
         try:
             content = json.loads(text)
             if content["jitbatch decisions"] != FORMAT:
@@ -119,7 +120,8 @@ def _decision(content: list[Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def encoded(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """Answers as hashable data: numbers as they are; complex numbers and arrays as their dtype, shape and bytes."""
+    """Answers as hashable data. Real numbers stay as they are; complex numbers and arrays become their dtype, shape and
+    bytes."""
     return tuple(leaf if type(leaf) in (bool, int, float) else _encoded_array(leaf) for leaf in leaves)
 
 
@@ -132,7 +134,7 @@ def _encoded_array(leaf: Any) -> tuple[Any, ...]:
 
 
 def decoded(answer: Sequence[Any]) -> list[Any]:
-    """The answers that were `encoded`."""
+    """The answers from their `encoded` form."""
     return [_decoded_array(*leaf) if isinstance(leaf, tuple) else leaf for leaf in answer]
 
 
@@ -145,7 +147,7 @@ def _decoded_array(kind: str, *content: Any) -> Any:
 
 
 def answer_key(serial: int, leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """A key for the answers to a question, which `serial` stands for: equal for equal types and bits."""
+    """A key for the answers to the question `serial`. Keys are equal if types and bits are equal."""
     if len(leaves) == 1 and type(leaves[0]) in (int, bool):
         return serial, leaves[0]
     return serial, bits_key(encoded(leaves))
@@ -154,10 +156,11 @@ def answer_key(serial: int, leaves: Sequence[Any]) -> tuple[Any, ...]:
 class Realised:
     """An asynchronous function of one sample, as a function of the sample and its decisions.
 
-    With `decisions` it runs to its end and returns the result; without, it returns a coroutine, as the function does.
+    With `decisions` it runs to its end and returns the result. Without them it returns a coroutine, like the original
+    function.
 
     Attributes:
-        asynchronous: the function.
+        asynchronous: the original function.
     """
 
     def __init__(self, fun: Callable[..., Any]):
@@ -175,7 +178,7 @@ class Realised:
 
 
 def with_decisions(fun: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function with the further argument `decisions`."""
+    """The signature of a function with the additional argument `decisions`."""
     signature = inspect.signature(fun)
     if "decisions" in signature.parameters:
         raise ArgumentError(
@@ -189,7 +192,7 @@ def with_decisions(fun: Callable[..., Any]) -> inspect.Signature:
 
 
 def replayed(coroutine: Any, decisions: Sequence[tuple[str, tuple[Any, ...]]]) -> Any:
-    """The result of a coroutine that is given known answers. A recording is cut at each question."""
+    """The result of a coroutine with known answers. A recording is cut at each question."""
     trace = compat.current_trace()
     recorder = trace if type(trace) is Recorder else None
     sample = "the sample" if recorder is None else recorder.sample

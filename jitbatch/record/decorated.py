@@ -1,4 +1,4 @@
-"""What a call of a decorated function does: it is recorded if a sample is recorded, and otherwise runs the function."""
+"""The call of a decorated function: recorded during a recording, and otherwise a plain call."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -10,15 +10,15 @@ from jitbatch.util.compat import current_trace
 
 
 class DecoratedInPython:
-    """The base class of decorated functions. `Decorated` is this class, or one of the compiled core that does what
-    this one does.
+    """The base class of decorated functions, in Python. `Decorated` is this class, or an equivalent class of the
+    compiled core.
 
     Attributes:
-        __wrapped__: the function that is decorated.
+        __wrapped__: the undecorated function.
     """
 
     __wrapped__: Callable[..., Any]
-    _key: Hashable  # of the function, in the keys of known calls
+    _key: Hashable  # identifies the function in the keys of known calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         trace = current_trace()

@@ -1,7 +1,7 @@
-"""Recording what a function does with each element of a list.
+"""Recording of a function that is called on each element of a list.
 
-The function runs once, on the first element; for elements of the same types its operations are recorded again with
-other inputs, in a fraction of the time that JAX takes to trace it.
+The function runs once, on the first element. For elements of the same types, its operations are repeated with other
+inputs. This takes a fraction of the time that JAX takes to trace the function.
 """
 
 import itertools
@@ -14,13 +14,13 @@ from jitbatch.record.recorder import Recorder
 from jitbatch.record.values import Op, Value
 
 _loops = itertools.count(-1, -1)
-"""Numbers of loops over elements; those of other turns are the `id`s of objects, which are positive."""
+"""Ids of loops over elements, which are negative. Other turns have the `id` of an object, which is positive."""
 
 
 def record_each(recorder: Recorder, fun: Callable[..., Any], elements: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What a function makes of each element of a list; an element is the arguments of a call.
+    """The results of a function for each element of a list. An element is a tuple of arguments.
 
-    The operations on one element are a group apart (`Op.turn`), since there are as many groups as elements.
+    The operations on one element form a separate group (`Op.turn`), so that there is one group for each element.
     """
     loop = next(_loops)
     if not _are_alike(elements):
@@ -39,7 +39,7 @@ def record_each(recorder: Recorder, fun: Callable[..., Any], elements: Sequence[
 
 
 def _are_alike(elements: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether elements are made of values of the same types."""
+    """Whether all elements consist of values of the same types."""
     if not all(type(value) is Value for element in elements for value in element):
         return False
     return len({tuple([value.aval_id for value in element]) for element in elements}) == 1
@@ -48,7 +48,7 @@ def _are_alike(elements: Sequence[tuple[Any, ...]]) -> bool:
 def _record_first(
     recorder: Recorder, fun: Callable[..., Any], element: tuple[Any, ...], turn: tuple[int, int]
 ) -> tuple[list[Op], Any]:
-    """Run the function on an element; the operations that it recorded, and its result."""
+    """Run the function on an element. Returns the recorded operations and the result."""
     before = len(recorder.ops)
     result = fun(*element)
     ops = recorder.ops[before:]
@@ -61,7 +61,8 @@ def _record_first(
 
 
 def _record_again(recorder: Recorder, ops: Sequence[Op], made: dict[int, Any], turn: tuple[int, int]) -> dict[int, Any]:
-    """Record operations on another element; `made` has, by `id`, what stands for each value of the first element."""
+    """Repeat operations for another element. `made` maps the `id` of each value of the first element to its
+    counterpart."""
     for known in ops:
         op = recorder.repeat(known, [made.get(id(value), value) for value in known.inputs])
         op.turn, op.common = turn, known.common

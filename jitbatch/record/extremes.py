@@ -1,4 +1,4 @@
-"""Maxima and minima of any number of floats, with a derivative, as trees of one cell that takes two."""
+"""Maxima and minima of any number of floats, with a derivative: trees of one cell with two operands."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,18 +15,19 @@ from jitbatch.record.values import ConstantRow, Op, Value, new_value
 
 
 def has_extremes(dtype: Any) -> bool:
-    """Whether maxima and minima of arrays of a dtype can be found two by two."""
+    """Whether arrays of a dtype can be reduced pairwise."""
     return jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
 
 
 def reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -> Value:
-    """Reduce terms two by two, each with how often it is the extreme so far: equal terms share a gradient equally."""
+    """Reduce terms pairwise. Each term has a count of how often it has been the extreme so far: equal terms share a
+    gradient equally."""
     aval = jax.typeof(terms[0])
     cell = _extreme_cell(reduction is primitives.reduce_max_p, tuple(aval.shape), np.dtype(aval.dtype))
     once = new_value(op, cell.in_avals[1])
     once.source = ConstantRow(np.ones(aval.shape, np.float32))
     level: list[tuple[Any, Any]] = [(term, once) for term in terms]
-    if len(level) == 1:  # with itself, so that the types do not depend on the number of terms
+    if len(level) == 1:  # with itself, so that types do not depend on the number of terms
         level *= 2
     while len(level) > 1:
         pairs = []
@@ -47,9 +48,9 @@ def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
     pick, before = (lax.max, lax.gt) if largest else (lax.min, lax.lt)
     exact = jnp.promote_types(dtype, np.float32)
 
-    # Terms are compared with each other, never with the result: XLA may compute a term twice, with other last bits.
+    # Terms are compared with each other, never with the result: XLA may compute a term twice, with different last bits.
     def extreme(a: Any, times_a: Any, b: Any, times_b: Any) -> tuple[Any, Any]:
-        # No count is negative; but JAX wants a value to vary among rows where its tangent does (jax issue 16374).
+        # Counts are never negative. But JAX requires a value to vary among rows if its tangent does (jax issue 16374).
         value = jnp.where(times_a < 0, a, pick(a, b))
         ties = jnp.where(a == b, times_a + times_b, np.nan)
         return value, jnp.where(before(a, b), times_a, jnp.where(before(b, a), times_b, ties))

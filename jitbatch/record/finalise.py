@@ -1,7 +1,7 @@
-"""Recordings as graphs, of which all numbers are small.
+"""From recordings to graphs with compact value ids.
 
-A recording numbers its rows as they come (see `record/rows`), a graph numbers its values: what is given in the order in
-which it is read first, inputs before shared values, then what the nodes make. What nothing needs is dropped.
+A recording assigns row ids as rows appear (see `record/rows`). A graph numbers its values: first the inputs and then
+the shared values, each in the order of their first use, then the node outputs. Unused nodes and values are dropped.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from jitbatch.ir.tables import Tables
 
 
 class Recording(NamedTuple):
-    """What a sample computes, in terms of the numbers of its rows.
+    """The nodes of one sample, in terms of row ids.
 
     Attributes:
-        kinds, counts: of each node, and how many rows it reads.
-        operands: these rows, node after node.
-        made: the rows that nodes make, node after node.
+        kinds, counts: the kind of each node, and the number of rows that it reads.
+        operands: the rows that nodes read, node after node.
+        made: the rows that nodes compute, node after node.
         outputs: the rows that are the leaves of the result.
-        numbered: how many numbers nodes had for what they make, and bare operations.
-        given, given_class: of the rows -1, -2, ... (see `Numbers`).
+        numbered: the number of row ids for node outputs, and for outputs of bare operations.
+        given, given_class: see `GraphBuilder`; for the rows -1, -2, ...
         leaf_shapes, constants, out_tree, structure: see `Graph`.
     """
 
@@ -47,11 +47,11 @@ PARTS = (
     "inputs", "shared_rows", "kind", "operand_start", "operands", "value_class", "outputs", "level", "node_values",
     "kinds_present", "of_input", "class_rows",
 )  # fmt: skip
-"""The arrays of a graph, in the order in which they are numbered (see `Numbered`)."""
+"""The arrays of a graph, in the order of the core's output (see `Numbered`)."""
 
 
 def number(recordings: Sequence[Recording], tables: Tables) -> list[Graph]:
-    """The graphs of some recordings."""
+    """The graphs of several recordings."""
     ends, dtypes = tables.ends, [value_class.dtype for value_class in tables.classes.entries]
     numbered = [
         choice.number(
@@ -76,7 +76,7 @@ def _graph(
         leaf_shapes=recording.leaf_shapes,
         constants=recording.constants,
         inputs=part.pop("inputs").reshape(-1, 3),
-        out_tree=tables.out_trees[tables.out_trees.number(recording.out_tree)],  # equal ones are one object
+        out_tree=tables.out_trees[tables.out_trees.number(recording.out_tree)],  # equal trees are one object
         **part,
         edges_present=np.array(sorted(map(edge_numbers.__getitem__, edges)), np.int32),
         input_rows=input_rows(of_input, class_rows, leaves, dtypes, recording.constants),

@@ -16,10 +16,10 @@ def fold(
     ops: Sequence[Op], parameters: Sequence[Value], outputs: Sequence[Value], name: str,
     resolve: Callable[[Any], Any] = lambda value: value, keep_dead_code: bool = False,
 ) -> tuple[Any, list[Any]]:  # fmt: skip
-    """Operations as a closed jaxpr without constants, and the operands that it takes.
+    """Operations as a closed jaxpr without constants, and its operands.
 
-    Operands are the parameters that are used, in order, then whatever else is read, in the order of its first use.
-    Scalars become literals; larger arrays that are closed over become operands, so that no cell holds one.
+    The operands are first the used parameters, in order, then all other inputs, in the order of their first use.
+    Scalars become literals. Larger closed-over arrays become operands, so that no cell holds an array.
     """
     env: dict[int, Any] = {}
     free: list[Any] = []
@@ -48,7 +48,7 @@ def fold(
         if op.index is not None:
             out_vars = inline(_index_jaxpr(op.inputs[0].aval, op.index), inputs, equations)
         elif op.primitive is compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts:
-            # jnp's functions are jits that ask to be inlined: `a + b` is the cell that `lax.add(a, b)` is.
+            # The functions of jnp are jits with `inline=True`. Inlined, `a + b` is the same cell as `lax.add(a, b)`.
             out_vars = inline(op.params["jaxpr"], inputs, equations)
         else:
             out_vars = [compat.Var(value.aval) for value in op.outputs]
@@ -77,7 +77,7 @@ _index_jaxprs = Cache(1024)
 
 
 def _index_jaxpr(aval: Any, index: int | range) -> Any:
-    """`x[index]` along axis 0 as a jaxpr, as `lax` operations."""
+    """`x[index]` along axis 0 as a jaxpr of `lax` operations."""
 
     def make() -> Any:
         def take(x: Any) -> Any:
@@ -93,9 +93,9 @@ def _index_jaxpr(aval: Any, index: int | range) -> Any:
 
 
 def inline(closed: Any, inputs: Sequence[Any], equations: list[Any], open_jits: bool = False) -> list[Any]:
-    """Append a jaxpr's equations, on other inputs; its outputs as variables.
+    """Append the equations of a jaxpr, with other inputs. Returns its outputs as variables.
 
-    With `open_jits`, the equations of the jits in it take their places, at any depth.
+    With `open_jits`, nested jits are replaced by their equations, at any depth.
     """
     env = dict(zip(closed.jaxpr.invars, inputs, strict=True))
 

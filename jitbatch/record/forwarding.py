@@ -1,8 +1,8 @@
-"""Outputs of an operation that are its inputs, handed through.
+"""Outputs of an operation that are unchanged inputs.
 
-The transformations of Flax (`nnx.jit`, `nnx.remat`, `nnx.scan`, ...) hand the variables of a module into the function
-that they transform, take them back from it, and set the module's variables to what came back. A variable that was not
-changed is an input of the operation that is also an output. Such an output is that input, so no state has changed.
+The transformations of Flax (`nnx.jit`, `nnx.remat`, `nnx.scan`, ...) pass the variables of a module into the
+transformed function, return them, and assign the returned variables to the module. An unchanged variable is both an
+input and an output of the operation. Such an output is replaced by the input, so that no state seems to change.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ from jitbatch.util.caches import Cache
 
 
 def handed_through(primitive: Any, params: dict[str, Any]) -> dict[int, int]:
-    """The outputs of an operation that are inputs of it, and which inputs they are."""
+    """The outputs of an operation that are unchanged inputs, each with the index of the input."""
     if primitive is compat.jit_p or primitive is primitives.remat_p:
         return _of_jaxpr(params["jaxpr"])
-    if primitive is primitives.cond_p:  # behind the index, if all branches do it
+    if primitive is primitives.cond_p:  # after the index, if all branches do it
         first, *others = [_of_jaxpr(branch) for branch in params["branches"]]
         return {out: place + 1 for out, place in first.items() if all(other.get(out) == place for other in others)}
     if primitive is primitives.scan_p:
@@ -30,7 +30,7 @@ def handed_through(primitive: Any, params: dict[str, Any]) -> dict[int, int]:
 
 
 def origin(jaxpr: Any, var: Any) -> Any:
-    """The variable that a variable of a jaxpr is, having been handed through operations."""
+    """The variable that a variable of a jaxpr is equal to, followed through operations that pass it on unchanged."""
     makers = {out: (equation, place) for equation in jaxpr.eqns for place, out in enumerate(equation.outvars)}
     while var in makers:
         equation, place = makers[var]
@@ -47,7 +47,7 @@ _known = Cache(1024)
 
 
 def _of_jaxpr(jaxpr: Any) -> dict[int, int]:
-    """Which outputs of a jaxpr are inputs of it. Remembered by identity, since JAX hands out the same jaxprs again."""
+    """The outputs of a jaxpr that are unchanged inputs. Cached by identity, because JAX reuses jaxprs."""
     jaxpr = jaxpr.jaxpr if isinstance(jaxpr, compat.ClosedJaxpr) else jaxpr
     return passes.remembered(_known, Identity(jaxpr), lambda: _find(jaxpr))
 
@@ -59,6 +59,6 @@ def _find(jaxpr: Any) -> dict[int, int]:
 
 
 def _of_carry(body: Any, consts: int, carried: int, first: int) -> dict[int, int]:
-    """Which of the carried values of a loop each turn leaves as they are; they follow `first` others."""
+    """The carried values of a loop that every turn leaves unchanged. Among the inputs, they follow `first` others."""
     same = _of_jaxpr(body)
     return {place: first + place for place in range(carried) if same.get(place) == consts + place}

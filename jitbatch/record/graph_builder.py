@@ -1,9 +1,11 @@
-"""The graph of one sample while it is recorded: lists of integers that grow.
+"""The graph of one sample during recording, as growing lists of integers.
 
-Every value that differs from sample to sample has a row id. What is given (inputs of the sample, constants that are
-rows, shared values that are needed as rows) has ids from -1 downwards. Outputs of nodes have ids from 0 upwards.
-Outputs of bare operations, of which nodes are made at the end, have ids from `BARE` upwards. So have the arguments of a
-body that runs; `same` maps each of these to the row id of the value that was passed.
+Every value that differs between samples has a row id. There are three ranges:
+
+- Ids from -1 downwards: inputs of the sample, constants that are rows, and shared values that are needed as rows.
+- Ids from 0 upwards: node outputs.
+- Ids from `BARE` upwards: outputs of bare operations, which become nodes at the end, and the arguments of a running
+  body. For an argument, `same` holds the row id of the passed value.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,7 +28,7 @@ class SharedRow(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node: the id of its kind, and the row ids that it reads and makes."""
+    """A node: the id of its kind, the rows that it reads, and the rows that it computes."""
 
     kind_id: int
     operands: Sequence[int]
@@ -34,20 +36,20 @@ class Node(NamedTuple):
 
 
 class GraphBuilder:
-    """The nodes of a sample, in the order of execution, and the rows that they read and make.
+    """The nodes of a sample, in the order of execution, and their rows.
 
     Attributes:
         kinds: the kind id of each node.
-        counts: how many rows each node reads.
+        counts: the number of rows that each node reads.
         operands: the ids of these rows, node after node.
-        made: the ids of the rows that the nodes make, node after node. Filled in by `close`.
-        first_output: how many row ids nodes had for their outputs at the last cut (see `record/nodes`).
-        node_outputs: how many row ids nodes have for their outputs.
-        bare_outputs: how many row ids there are from `BARE` upwards.
-        same: maps a row id from `BARE` upwards to an earlier row id of the same value.
-        given: for each row id from -1 downwards a leaf, how many of its axes are indexed, and the row along them; or -1
-            and the id of a shared value.
-        given_class: the value class of each.
+        made: the row ids of the node outputs, node after node. `close` fills it in.
+        first_output: the number of row ids for node outputs at the last cut (see `record/nodes`).
+        node_outputs: the number of row ids for node outputs.
+        bare_outputs: the number of row ids from `BARE` upwards.
+        same: from a row id (`BARE` or larger) to an earlier row id of the same value.
+        given: for each row id from -1 downwards, a leaf, the number of its indexed axes, and the row along these axes;
+            or -1 and the id of a shared value.
+        given_class: the value class of each of these rows.
         leaf_avals: the avals of the leaves of the sample, then of the constants.
         constants: the constants that are rows.
     """
@@ -59,7 +61,7 @@ class GraphBuilder:
         "kinds",
         "node_outputs",
         "operands",
-    )  # slots are what the compiled core fills
+    )  # the compiled core fills these slots
 
     def __init__(self, tables: Tables):
         self.tables = tables
@@ -80,24 +82,24 @@ class GraphBuilder:
     # Rows
 
     def give(self, leaf: int, depth: int, row: int, class_id: int) -> int:
-        """The id of a new row that is given."""
+        """The id of a new input row, constant row or shared row."""
         self.given.append((leaf, depth, row))
         self.given_class.append(class_id)
         return -len(self.given)
 
     def bare_row(self) -> int:
-        """The id of a new row that a bare operation makes."""
+        """A new row id for the output of a bare operation."""
         self.bare_outputs += 1
         return BARE + self.bare_outputs - 1
 
     def origin(self, row: int) -> int:
-        """The row id under which the value of a row was made."""
+        """The first row id of the value of a row."""
         while row in self.same:
             row = self.same[row]
         return row
 
     def constant_row(self, value: Any) -> int:
-        """The id of a constant that is a row, as a leaf of the sample is."""
+        """The row id of a constant. The constant is handled like a leaf of the sample."""
         aval = compat.typeof(value)
         array = value if hasattr(value, "dtype") else np.asarray(value, aval.dtype)
         key = "constant", array_key(array)
@@ -108,20 +110,20 @@ class GraphBuilder:
         return self._given_rows[key]
 
     def shared_row(self, shared_id: int) -> int:
-        """The id of a shared value that is a row."""
+        """The row id of a shared value."""
         key = SharedRow(shared_id)
         if key not in self._given_rows:
             self._given_rows[key] = self.give(-1, shared_id, 0, self.tables.shared_class[shared_id])
         return self._given_rows[key]
 
-    # Nodes, once the function has returned or asks for values
+    # Nodes, after the function has returned or asked for values
 
     def close(self) -> None:
-        """State the rows that nodes make: no call is recorded any more."""
+        """Fill in the output rows of the nodes. No call is recorded after this."""
         self.made = range(self.first_output, self.node_outputs)
 
     def reopen(self) -> None:
-        """Begin with no nodes again, after a cut. Row ids go on."""
+        """Start with an empty list of nodes, after a cut. Row ids continue."""
         self.kinds, self.counts, self.operands, self.made = [], [], [], ()
         self.first_output = self.node_outputs
 

@@ -17,7 +17,7 @@ class GroupCells:
         self.granularity = granularity
 
     def is_boundary(self, op: Op) -> bool:
-        """Whether an operation is a cell of its own: a sum, or a function that the user jitted."""
+        """Whether an operation is always a separate cell: a sum, or a function that the user jitted."""
         return op.cell is not None or (self.granularity == "subgraph" and op.is_users_jit)
 
     def cell_of(self, ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[Cell, list[Any]]:
@@ -32,7 +32,7 @@ class GroupCells:
         assert op.site is not None
         where = op.site.chain[0][0].f_code.co_qualname if op.site.chain else "sample"
         name = where.replace("<locals>.", "")
-        # What a group computes must not depend on what its sample reads of it, so that equal groups are one type.
+        # The cell of a group must not depend on the outputs that the sample reads, so that equal groups have one type.
         jaxpr, operands = fold(ops, [], outputs, name, resolve=root, keep_dead_code=self.granularity == "subgraph")
         return intern_cell(jaxpr, name, op.site.where if op.site.chain else "?"), operands
 
@@ -41,7 +41,7 @@ _jit_cells = Cache(1024)
 
 
 def _jit_cell(closed: Any, name: str) -> Cell:
-    """The cell of a jitted function: its jaxpr with the constants as leading operands."""
+    """The cell of a jitted function: its jaxpr, with the constants as leading operands."""
     jaxpr = closed.jaxpr
     inputs = [*jaxpr.constvars, *jaxpr.invars]
     debug = jaxpr.debug_info

@@ -1,12 +1,12 @@
 """Grouping of bare operations into cells.
 
-Recording order is topological; bare operations are moved to where they are needed. A *run* is then a stretch of
-consecutive bare operations. A *group* is a connected part of a run, so groups cannot depend on each other in a circle.
-The operations that make one term of a sum are a group apart. A run ends
+Recording order is topological. Each bare operation is first moved to the place where it is needed. A *run* is then a
+stretch of consecutive bare operations. A *group* is a connected part of a run, so groups never form a cycle. The
+operations of one term of a sum form a separate group. A run ends
 
-- at a call of a subgraph, and where a decorated function begins or ends (its `scope`),
-- where the innermost activation of a recursive function changes: a node of a tree is one group, with its helpers,
-- where a place in the code comes again on a path of dependencies: the next turn of a loop is the next group.
+- at a call of a subgraph, and at the beginning and end of a decorated function (its `scope`),
+- at a change of the innermost activation of a recursive function: a tree node is one group, with its helper functions,
+- at a place in the code that a path of dependencies reaches again: the next turn of a loop is the next group.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -18,14 +18,14 @@ from jitbatch.util.sites import Site, is_comprehension
 
 
 class Item(NamedTuple):
-    """An operation that can be grouped with others, or a node, which is a group of its own.
+    """An operation that can be grouped with others, or a node, which is a separate group.
 
     Attributes:
         content: the operation or the node.
-        reads: keys of the values that it reads.
-        makes: keys of the values that it makes.
-        has_effects: whether it is needed even if nothing reads what it makes.
-        site: where it was recorded; None for a group of its own.
+        reads: keys of its inputs.
+        makes: keys of its outputs.
+        has_effects: whether it is needed even if nothing reads its outputs.
+        site: its place in the user's code; None for a separate group.
         scope: the decorated call that it belongs to.
         turn: the turn of a loop over the terms of a sum that it belongs to, or None.
     """
@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
 
 def group_items(items: Sequence[Item]) -> list[list[Item]]:
-    """Items that are in the order of execution, as groups in the order of execution."""
+    """Divide items into groups. Items and groups are in the order of execution."""
     made_by = {key: place for place, item in enumerate(items) for key in item.makes}
     group_ids = group_operations(
         [item.site for item in items],
@@ -74,8 +74,8 @@ def group_operations(
     """The group id of each operation; ids are in topological order.
 
     Args:
-        sites: where each operation was recorded; None for a call of a subgraph, which is a group of its own.
-        scopes: the decorated call each operation belongs to.
+        sites: the place of each operation in the user's code; None for a call of a subgraph, which is a separate group.
+        scopes: the decorated call that each operation belongs to.
         reads: the earlier operations that each operation reads.
         turns: the turn of a loop over the terms of a sum that each operation belongs to, or None.
     """
@@ -110,8 +110,9 @@ def group_operations(
 
 
 def _lazy_order(is_call: Sequence[bool], reads: Sequence[Sequence[int]]) -> list[int]:
-    """An order in which bare operations come just before the call that needs them, directly or not, and last those
-    that no call needs: what is computed before a call and used only after it is one group with what uses it."""
+    """An order in which each bare operation comes just before the first call that needs it, directly or indirectly;
+    operations that no call needs come last. So an operation that precedes a call, but is used only after it, joins the
+    group of its readers."""
     order: list[int] = []
     done = [False] * len(reads)
     for call in (op for op in range(len(is_call)) if is_call[op]):
@@ -128,8 +129,9 @@ def _lazy_order(is_call: Sequence[bool], reads: Sequence[Sequence[int]]) -> list
 
 
 def _stages(runs: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence[Any]) -> list[int]:
-    """How often the turn changes within a run on the way to each operation: groups of different turns in a run depend
-    on each other only upwards. What belongs to a turn comes after what all turns have in common."""
+    """For each operation, the number of changes of turn within its run on the paths to it. So dependencies between
+    groups of different turns go only upwards. The operations of a turn come after the operations that all turns have in
+    common."""
     stages: list[int] = []
     for op, earlier in enumerate(reads):
         before = (stages[other] + (turns[op] != turns[other]) for other in earlier if runs[other] == runs[op])
@@ -138,7 +140,7 @@ def _stages(runs: Sequence[int], reads: Sequence[Sequence[int]], turns: Sequence
 
 
 def _mutually_recursive(sites: Sequence[Site | None]) -> set[CodeType]:
-    """Functions that are active twice at once, though they do not mention themselves."""
+    """The functions with several activations at once, even if they do not call themselves by name."""
     found: set[CodeType] = set()
     for site in sites:
         if site is not None and len(site.chain) > 1:
@@ -149,7 +151,7 @@ def _mutually_recursive(sites: Sequence[Site | None]) -> set[CodeType]:
 
 
 def _activation(site: Site, recursive: set[CodeType]) -> tuple[FrameType | None, tuple[Any, ...]]:
-    """The frame that a site belongs to, and the place within that frame's work."""
+    """The frame that a site belongs to, and the place of the site within the work of that frame."""
     place: list[Any] = [site.ordinal]
     for frame, instruction in site.chain:
         place.append((frame.f_code, instruction))
@@ -163,7 +165,7 @@ def _runs(
     sites: Sequence[Site | None], scopes: Sequence[int], reads: Sequence[Sequence[int]], recursive: set[CodeType]
 ) -> list[int]:
     runs: list[int] = []
-    passed: list[int] = []  # bit set of the places on the paths that lead to each operation within its run
+    passed: list[int] = []  # as a bit set, the places on the paths to each operation within its run
     bits: dict[Any, int] = {}
     run, before = -1, None
     for op, site in enumerate(sites):

@@ -1,8 +1,8 @@
-"""Parts of arguments that are known to hold nothing but values, so that nobody has to look at them again.
+"""Parts of arguments that are known to contain only values, so that they are checked once.
 
-A recursion through a decorated function is called on a tree, on its subtrees, and so on. To look at all leaves for
-every call would take time in the square of the depth. So what lies in an argument is noted when the first call is
-given it. Trees of tuples cannot change; trees with lists or dicts are looked at again when that first call ends.
+A recursion through a decorated function is called on a tree, on its subtrees, and so on. Checking all leaves for every
+call would take quadratic time in the depth. So the first call with an argument stores all containers inside of it.
+Trees of tuples cannot change. Trees with lists or dicts are checked again after that first call has ended.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from jitbatch.util.static import Static
 
 
 class HeldParts:
-    """The containers of values that calls of one recording were given.
+    """The containers of values in the arguments of one recording.
 
     Attributes:
-        parts: these, by `id`.
+        parts: the containers, by `id`.
     """
 
     def __init__(self) -> None:
         self.parts: dict[int, Any] = {}
 
     def hold(self, arg: Any) -> tuple[Sequence[Any], bool] | None:
-        """Note all containers in an argument that is made of values, tuples, lists and dicts alone.
+        """Store all containers of an argument that consists of values, tuples, lists and dicts only.
 
-        Returns those that were not noted before, and whether they are all tuples; None for other arguments.
+        Returns the containers that are new, and whether all of them are tuples. Returns None for other arguments.
         """
         pending, containers, are_tuples = [arg], [], True
         while pending:
@@ -47,10 +47,10 @@ class HeldParts:
         return containers, are_tuples
 
     def forget(self, containers: Sequence[Any]) -> None:
-        """Let go of containers, which may change from now on."""
+        """Remove containers. They may change from now on."""
         for part in containers:
             self.parts.pop(id(part), None)
 
     def release(self) -> None:
-        """Let go of everything."""
+        """Drop all references."""
         self.parts.clear()

@@ -1,8 +1,8 @@
-"""Splits of random keys: each row of a split is an operation of its own, whatever the number of rows.
+"""Splits of random keys: each row of a split is an operation of its own, for any number of rows.
 
-`jax.random.split(key, n)` is another operation for every `n`, and so are its rows. Where JAX makes row i of a split by
-folding i into the key, a row is recorded as that, with i as data: nodes with different numbers of children are one
-type.
+`jax.random.split(key, n)` and its rows are a different operation for every `n`. For some generators, JAX computes row i
+of a split by folding i into the key. There, a row is recorded as this fold, with i as data. So nodes with different
+numbers of children have one type.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,14 +18,14 @@ from jitbatch.util import compat
 
 
 class Split(NamedTuple):
-    """Rows of keys: the key that was split, and whether they are the bits of keys."""
+    """A split: its key, and whether the value holds the bits of the new keys."""
 
     key: Value
     is_unwrapped: bool
 
 
 def split_of(value: Value) -> Split | None:
-    """The split that a value is all rows of, if a row of it is what folding its index into the key gives."""
+    """The split that computes a value. None if a row of the value differs from its index folded into the key."""
     op = value.source
     is_unwrapped = type(op) is Op and op.primitive is compat.random_unwrap_p
     if is_unwrapped:
@@ -41,8 +41,8 @@ def split_of(value: Value) -> Split | None:
 
 @lru_cache(maxsize=64)
 def folds(dtype: str, settings: Any) -> bool:
-    """Whether rows of splits of keys of a dtype are folds, under JAX's settings: this depends on the generator, and on
-    `jax_threefry_partitionable`."""
+    """Whether rows of splits are folds, for keys of a dtype under the current JAX settings. It depends on the
+    generator, and on `jax_threefry_partitionable`."""
     with compat.eval_context():
         key = compat.key_named(dtype)
         return all(
@@ -55,12 +55,12 @@ def folds(dtype: str, settings: Any) -> bool:
 
 
 def without_unread(ops: Sequence[Op], results: Sequence[Any], read: Collection[int]) -> Sequence[Op]:
-    """The operations without splits, and slices of these, that nothing reads: their shapes are numbers of keys.
+    """The operations without unread splits and slices of splits. Their shapes depend on the number of keys.
 
     Args:
         ops: in the order of execution.
         results: values that are read later.
-        read: the numbers of values that nodes read.
+        read: the row ids that nodes read.
     """
     if not any(op.primitive is primitives.random_split_p for op in ops):
         return ops
@@ -75,7 +75,7 @@ def without_unread(ops: Sequence[Op], results: Sequence[Any], read: Collection[i
 
 
 def _makes_keys(op: Op) -> bool:
-    """Whether an operation splits a key, or takes the bits or some rows of a split."""
+    """Whether an operation splits a key, or takes the bits or rows of a split."""
     if op.primitive is primitives.random_split_p:
         return True
     if op.primitive is not compat.random_unwrap_p and op.index is None:

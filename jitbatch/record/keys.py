@@ -1,4 +1,4 @@
-"""A random key for each node of a sample, from one key a sample."""
+"""A random key for each node of a sample, from one key for each sample."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jitbatch.util.errors import MutationError
 
 
 class Keys:
-    """Hands out random keys, a new one in every call: the key of a sample, with a count folded in.
+    """Generates random keys, a new one in every call: the key of a sample, with a counter folded in.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -25,9 +25,9 @@ class Keys:
     >>> samples = [(1.0, 2.0, 3.0), (4.0,)]
     >>> batch = total.batch(2.0, list(jax.random.split(jax.random.key(0), 2)), samples)
 
-    It is plain Python, so that the same code gives the same keys in the plain loop. Make one in each sample, from a
-    key that is an argument of the sample, and pass the keys that it gives to decorated functions: the body of a
-    decorated function does not run in every call, and could not count.
+    Create one `Keys` in each sample, from a key argument of the sample. Pass its keys to decorated functions. Do not
+    pass the `Keys` object itself: the body of a decorated function does not run in every call, so it could not count.
+    `Keys` is plain Python, so the plain loop gets the same keys.
 
     Args:
         key: a key of `jax.random.key` or `jax.random.PRNGKey`.
@@ -57,7 +57,7 @@ class Keys:
 
 
 def _running() -> tuple[Recorder, int] | None:
-    """The recording that is under way, and the decorated call whose body runs."""
+    """The current recording, and the decorated call whose body runs."""
     trace: Any = compat.current_trace()
     while trace is not None and not isinstance(trace, Recorder):
         trace = getattr(trace, "parent_trace", None)

@@ -1,4 +1,4 @@
-"""Remembering calls of decorated functions: a call on arguments of known forms is replayed without its body."""
+"""Caches of decorated calls. A call with known forms of arguments is replayed without its body."""
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from jitbatch.record.recorder import Recorder
 
 MAX_COMPOSITES = 4096
-"""Forms that are remembered of a function that calls others on them."""
+"""The number of forms with composite calls that are stored for a function."""
 
 
 class KnownCalls:
-    """Caches of calls, of one function and one kind of shared arguments.
+    """The caches of decorated calls, for one function and one kind of shared arguments.
 
-    Recording a call needs none of them: with no room for entries, the body of every call runs.
+    Recording works without them: if the caches have no room, the body of every call runs.
 
     Attributes:
-        remembers: whether anything is remembered (see `passes.without_caches`).
+        remembers: whether the caches are used (see `passes.without_caches`).
         templates: by a function and the forms of its arguments.
-        cell_bodies: by a function and the structure of its arguments, which says nothing of shared values.
-        functions: by the code of a function, `FunctionCalls`.
+        cell_bodies: by a function and the structure of its arguments, without the identity of shared values.
+        functions: `FunctionCalls`, by the code of a function.
         abstract: avals of operations outside of decorated functions.
         compiled: the table of templates of the compiled core.
     """
@@ -43,37 +43,37 @@ class KnownCalls:
         self.abstract = AbstractEvaluation()
 
     def find(self, forms: tuple[Hashable, ...]) -> Template | None:
-        """The template for a function and the forms of its arguments. A form of None was not met before."""
+        """The template for a function and the forms of its arguments, or None. A form of None is new."""
         if None in forms:
             self.templates.count(0, 1)
             return None
         return self.templates.get(forms)
 
     def function(self, fun: Callable[..., Any]) -> "FunctionCalls":
-        """What is known of all calls of a function."""
+        """The statistics of a function's calls."""
         return self.functions.get_or_make(code_of(fun), FunctionCalls)
 
     def remember(
         self, forms: tuple[Hashable, ...], template: Template, signature: Hashable, body: CellBody, for_all: bool
     ) -> None:
-        """Keep the template of a call, and its body if that serves other shared values `for_all`."""
+        """Store the template of a call. If the body is valid `for_all` shared values, store the body, too."""
         if for_all:
             self.cell_bodies.put(signature, body)
         self.templates.put(forms, template)
 
     def info(self) -> CacheInfo:
-        """Hits and misses of calls, where a miss is a call whose body ran; the size is that of the templates."""
+        """Hits and misses of calls. A miss is a call whose body ran. The size is the number of templates."""
         bodies, info = self.cell_bodies.info(), self.templates.info()
         return info._replace(hits=info.hits + bodies.hits, misses=info.misses - bodies.hits)
 
 
 class FunctionCalls:
-    """What is known of the calls of a function.
+    """The statistics of a function's calls.
 
     Attributes:
-        has_cell_calls: whether some call called no other decorated function.
-        composites: the forms of calls that called others, as far as these forms have ids.
-        has_composites: whether there was such a call.
+        has_cell_calls: whether at least one call was a cell call.
+        composites: the forms of composite calls, if the forms have ids.
+        has_composites: whether at least one call was composite.
     """
 
     __slots__ = ("composites", "has_cell_calls", "has_composites")
@@ -84,22 +84,22 @@ class FunctionCalls:
 
     @property
     def is_composite(self) -> bool:
-        """Whether all calls so far called others."""
+        """Whether all calls so far were composite."""
         return self.has_composites and not self.has_cell_calls
 
     def is_composite_on(self, forms: tuple[Hashable, ...]) -> bool:
-        """Whether a call is likely to call others: it did so on arguments of these forms, or some call did and these
-        forms are new."""
+        """Whether a call is probably composite: a call with these forms was composite, or the forms are new and some
+        call was composite."""
         return self.has_composites and (None in forms or forms in self.composites)
 
     def note_composite(self, forms: tuple[Hashable, ...]) -> None:
-        """Note a call that called others."""
+        """Count a composite call."""
         self.has_composites = True
         if None not in forms and len(self.composites) < MAX_COMPOSITES:
             self.composites.add(forms)
 
     def note_cell_call(self, forms: tuple[Hashable, ...]) -> None:
-        """Note a call that called no others."""
+        """Count a cell call."""
         self.has_cell_calls = True
         self.composites.discard(forms)
 
@@ -108,16 +108,16 @@ def record_and_remember(
     recorder: "Recorder", function: FunctionCalls, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...],
     kwargs: dict[str, Any], forms: tuple[Hashable, ...],
 ) -> tuple[Template | None, Any]:  # fmt: skip
-    """Record a call that is not known, and remember it.
+    """Record and cache a new call.
 
-    Returns the template of a cell call, which is to be replayed, or None and the result of a composite call, which has
-    recorded itself.
+    Returns the template of a cell call, to be replayed; or None and the result of a composite call, which is recorded
+    already.
 
     Args:
         recorder: the recording.
-        function: what is known of the function's calls.
+        function: the statistics of the function's calls.
         fun: the function.
-        key: stands for it.
+        key: identifies the function.
         args, kwargs: the arguments.
         forms: the key and the forms of the arguments.
     """
@@ -126,7 +126,7 @@ def record_and_remember(
     call = recorder.arguments.take_apart(fun, args, kwargs)
     cells = known.cell_bodies.get(call.signature)
     if cells is None:
-        # Aliases of shared values take long, and are of no use to a composite call.
+        # Aliases of shared values take time, and a composite call does not need them.
         body = aliased(call, recorder.alias, with_shared=not function.has_composites)
         cells, result = record_call(recorder, fun, len(args), tuple(kwargs), body)
         if cells is None:
@@ -141,5 +141,5 @@ def record_and_remember(
 
 
 def code_of(fun: Callable[..., Any]) -> Hashable:
-    """What functions have in common that are made anew for each sample."""
+    """A key that is equal for functions which were created from the same code, one for each sample."""
     return getattr(fun, "__code__", None) or weakly(fun)

@@ -1,4 +1,4 @@
-"""Scalars whose values are known while a sample is recorded: Python numbers, and what is computed from these alone."""
+"""Scalars with known values during a recording: Python numbers, and results of operations on such numbers only."""
 
 from typing import Any
 
@@ -10,24 +10,24 @@ from jitbatch.util import compat
 
 
 class KnownNumbers:
-    """The values of known scalars of one recording.
+    """The values of known scalars in one recording.
 
-    An alias is not known, whatever it stands for: it is the argument of a call, and the next call may pass another
-    number.
+    An alias is never known, even if it refers to a known scalar: it is the argument of a call, and the next call may
+    pass another number.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Op, list[Any] | None]] = {}  # by the `id` of an operation, which is held
+        self._known: dict[int, tuple[Op, list[Any] | None]] = {}  # by the `id` of an operation, which is kept alive
 
     def clear(self) -> None:
         self._known.clear()
 
     def find(self, value: Any) -> np.ndarray | None:
-        """The number that a scalar is, None for anything that depends on an argument or on an outer transformation."""
+        """The value of a scalar. None if it depends on an argument or on an outer transformation."""
         if type(value) is not Value:
             return _concrete(value)
         pending = [value.source]
-        while pending:  # there may be too many operations for a recursion
+        while pending:  # not recursive: there may be too many operations
             op = pending[-1]
             if type(op) is not Op or not _may_be_known(op):
                 return None
@@ -58,7 +58,7 @@ class KnownNumbers:
 
 
 def _may_be_known(op: Op) -> bool:
-    """Whether an operation makes scalars that are numbers of nothing but scalars."""
+    """Whether an operation computes scalars from scalars only."""
     if op.primitive is None or op.effects or op.is_users_jit or len(op.outputs) != 1:
         return False
     return all(map(_is_number, map(jax.typeof, (*op.inputs, *op.outputs))))

@@ -1,7 +1,7 @@
-"""Samples that cannot change: one that comes again is looked up by its identity, and none of its parts is looked at.
+"""A cache of immutable samples, by identity. A known sample is not flattened again.
 
-A cache of `Structure`s. The compiled core has the same samples with their input rows, and finds all samples of a batch
-in one call. What it has no entry for is looked up, or taken apart, sample by sample.
+It maps samples to their `Structure`s. The compiled core has the same samples with their input rows, and finds all
+samples of a batch in one call. If the core does not have all of them, each sample is looked up here or flattened.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def graph_part(graph: "Graph") -> tuple[Any, int]:
-    """A graph, and about how many bytes it takes: its objects, its arrays and what is made of them, its structure."""
+    """A graph, and its approximate size in bytes with its objects, arrays and structure."""
     numbers = len(graph.kind) + len(graph.operands) + len(graph.value_class) + len(graph.inputs)
     constants = sum([getattr(array, "nbytes", 0) for array in graph.constants])
     return graph, 4500 + 25 * numbers + 100 * len(graph.leaf_shapes) + constants
 
 
 def _parts(structure: Structure) -> Parts:
-    """A remembered sample and its graph, and about how many bytes they take."""
+    """A cached sample and its graph, with their approximate sizes in bytes."""
     assert structure.recorded is not None
     arrays = sum([array.nbytes for array in structure.arrays])
     own = structure, 1900 + 24 * len(structure.leaves) + 2 * arrays
@@ -33,7 +33,7 @@ def _parts(structure: Structure) -> Parts:
 
 
 class KnownSamples(BudgetCache):
-    """The structures of samples that cannot change, by `identity`, each with its graph and its input rows."""
+    """The structures of immutable samples, by `identity`, each with its graph and its input rows."""
 
     def __init__(self, maxsize: int, first: int, budget: Budget):
         super().__init__(maxsize, first, budget, _parts)
@@ -41,21 +41,21 @@ class KnownSamples(BudgetCache):
         self._outputs: dict[Any, int] = {}
 
     def find(self, mapped: Sequence[Part]) -> "KnownBatch | None":
-        """The samples of mapped arguments in the core. None, if one of them is not known there."""
+        """The samples of mapped arguments in the core. None if the core does not have all of them."""
         if self._core is None or choice.name() != "native" or any(part.axis for part in mapped):
             return None
         return self._core.find([part.value for part in mapped])
 
     def remember(self, structure: Structure, graph: "Graph") -> None:
-        """Keep a sample with its graph, if it cannot change."""
+        """Store a sample with its graph, if the sample is immutable."""
         if cannot_change(structure.sample):
-            structure.key = graph.structure  # equal, and one object for all samples
+            structure.key = graph.structure  # an equal key, which is one object for all samples
             structure.recorded = graph, graph.input_rows.packed(structure.leaves)
             self.discard(identity(structure.sample))
             self.put(identity(structure.sample), structure, structure.mark)
 
     def drop(self) -> bool:
-        """Drop the least recently used sample. The core does not say when, only which of them it found."""
+        """Drop the least recently used sample. The core records whether a sample was used, but not when."""
         with self._lock:
             if self._core is not None:
                 for _ in range(len(self._entries)):

@@ -1,4 +1,4 @@
-"""Shared arguments like those of an earlier call: their key is not made again."""
+"""A cache of the keys of shared arguments: arguments like those of an earlier call keep its key."""
 
 import operator
 from typing import Any, NamedTuple
@@ -10,15 +10,15 @@ from jitbatch.util.key_order import KnownOrders
 from jitbatch.util.static import flatten_with_statics
 
 MAX_KNOWN = 16
-"""The number of trees of shared arguments that a function remembers."""
+"""The number of trees of shared arguments that are stored for a function."""
 
 
 class Known(NamedTuple):
-    """Shared arguments of an earlier call, without their values.
+    """The shared arguments of an earlier call, without their values.
 
     Attributes:
         kinds, avals: the class and the aval of each leaf.
-        like: the arguments; only what does not depend on values is read.
+        like: the arguments. Only properties that do not depend on values are read.
         orders: the order of keys in their dicts.
     """
 
@@ -31,8 +31,8 @@ class Known(NamedTuple):
 class KnownShared:
     """Makes the `SharedArguments` of the calls of one function.
 
-    Parameters look like those of the last call: the tree is equal, and so are the avals of the leaves. They mostly are
-    the same objects, since all results of a compiled program have its avals. Then nothing is described or hashed anew.
+    Parameters usually look like those of the last call: their trees and avals are equal. Mostly the avals are even the
+    same objects, since all results of a compiled program share its avals. Then no key is computed or hashed.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class KnownShared:
             if known.orders.hold(shared):
                 found.orders = known.orders.orders
             if not all(map(operator.is_, avals, known.avals)):
-                self._replace(key, known._replace(avals=avals))  # the next call is compared with these by identity
+                self._replace(key, known._replace(avals=avals))  # so that the next call can compare by identity
             return found
         found = SharedArguments(shared)
         if all(described is not None for described in found.key[2]):

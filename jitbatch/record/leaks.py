@@ -1,8 +1,8 @@
-"""Values that must not be used after the call that made them has ended.
+"""Detection of values that escape from the body of a decorated function.
 
-The body of a decorated function does not run for every call. What it puts into a list, a dictionary or an object would
-be missing for the calls that are replayed. So once a body has ended, everything that it has seen is hidden but for its
-result, and using a hidden value is an error.
+The body of a decorated function does not run in every call. If it writes values into a list, a dictionary or an object,
+replayed calls do not. So after a body has ended, all values inside of it except its result are hidden. The use of a
+hidden value is an error.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ from jitbatch.util.sites import describe_function
 
 
 class Leaks:
-    """The rows that open bodies have seen, and the rows of bodies that have ended.
+    """The rows that running bodies have seen, and the hidden rows of finished bodies.
 
     Attributes:
-        exposed: row ids that open bodies have seen, the outermost body's first.
-        hidden: for each row id that must not be used any more, the function whose call has ended.
+        exposed: the row ids that running bodies have seen, from the outermost body to the innermost.
+        hidden: for each hidden row id, the function whose call has ended.
     """
 
     def __init__(self, sample: str, where: Callable[[], str]):
@@ -31,7 +31,7 @@ class Leaks:
         self._where = where
 
     def release(self) -> None:
-        """Let go of everything, and of the recording, which would wait for the garbage collector."""
+        """Drop all references. Otherwise they would keep the recording alive until the next garbage collection."""
         self.hidden.clear()
         self.exposed.clear()
         self._where = str
@@ -39,17 +39,17 @@ class Leaks:
     def end_body(
         self, fun: Callable[..., Any], first: int, aliases: Iterable[int | None], result: Any, scope: int
     ) -> None:
-        """Hide what a body has seen, but for its result.
+        """Hide all values that a body has seen, except its result.
 
-        A result with leaves that are no arrays may hold anything. Nothing is hidden then: such a body runs for every
-        call.
+        If the result has leaves that are not arrays, nothing is hidden: such leaves may hold anything, so this body
+        runs in every call.
 
         Args:
-            fun: the function whose body has ended.
-            first: how many rows were exposed when it began.
-            aliases: the row ids of the aliases that it was called with.
-            result: what it returned.
-            scope: the scope that it was called in, 0 for the sample's function.
+            fun: the function of the body.
+            first: the number of exposed rows before the body.
+            aliases: the row ids of the aliases in its arguments.
+            result: its return value.
+            scope: the scope of the call, 0 for the sample's function.
         """
         leaves = (result,) if type(result) is Value else tree_leaves(result)
         if not all(type(leaf) is Value or is_array(leaf) for leaf in leaves):
@@ -66,12 +66,12 @@ class Leaks:
                 self.exposed.append(row)
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise if a value is hidden."""
+        """Raise an error if one of the values is hidden."""
         if self.hidden:
             self.check_rows([value.row for value in values if type(value) is Value])
 
     def check_rows(self, rows: Sequence[int | None]) -> None:
-        """Raise if a row is hidden."""
+        """Raise an error if one of the rows is hidden."""
         if self.hidden.keys().isdisjoint(rows):
             return
         fun = next(self.hidden[row] for row in rows if row in self.hidden)

@@ -1,8 +1,8 @@
-"""Opening a decorated function that reduces a list of any length.
+"""Splitting of a decorated function that reduces a list of any length.
 
-A cell that takes a list of children would be a type of its own for every number of children. So its body is taken apart
-around the sums over that list. The operations that make one term are a cell. The sum takes any number of terms. The
-operations before and after are cells as well. The same cells serve lists of every length.
+If a cell took a list of children as operands, every number of children would be a type of its own. So the body is split
+at the sums over the list. The operations of one term are one cell. The sum takes any number of terms. The operations
+before and after the sum are cells, too. These cells serve lists of every length.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from jitbatch.util.static import bits_key
 
 
 class Element(NamedTuple):
-    """An element of a list among the arguments of a call: the id of the list, and the position in it."""
+    """An element of a list argument: the id of the list, and the position in it."""
 
     list_id: int
     position: int
@@ -32,8 +32,8 @@ class Element(NamedTuple):
 def list_elements(
     fun: Callable[..., Any], positional: Sequence[Any], named: Sequence[Any], is_shared: Sequence[bool]
 ) -> list[Element | None]:
-    """For each leaf of a call's arguments the element that it belongs to of a list, a tuple of equal items, or
-    `*args`. Lists among shared arguments, such as layers of weights, do not count."""
+    """For each leaf of a call's arguments, its list element or None. Lists are lists, tuples of equal items, and
+    `*args`. Lists in shared arguments, such as layers of weights, do not count."""
     list_ids = itertools.count()
     code = getattr(fun, "__code__", None)
     fixed = code.co_argcount if code is not None and code.co_flags & inspect.CO_VARARGS else len(positional)
@@ -56,7 +56,7 @@ def _labels(node: Any, list_ids: Iterator[int]) -> list[Element | None]:
 
 
 def _are_alike(items: Sequence[Any]) -> bool:
-    """Whether items of a list have one structure, hold arrays of equal types, and hold equal leaves otherwise."""
+    """Whether all items of a list have one structure, arrays of equal types, and equal other leaves."""
     described = []
     for item in items:
         leaves, tree = jax.tree.flatten(item)
@@ -67,20 +67,20 @@ def _are_alike(items: Sequence[Any]) -> bool:
 
 
 Cells = list[tuple[Cell, Sequence[Any], Sequence[Value]]]
-"""Cells in the order of execution, each with its operands and the values that it makes."""
+"""Cells in the order of execution, each with its operands and its outputs."""
 
 
 def open_body(
     body: Sequence[Op], results: Sequence[Any], elements: Mapping[int, Element | None], shared: set[int], name: str,
     where: str,
 ) -> Cells | None:  # fmt: skip
-    """The body of a call as several cells, or None when it reduces no list.
+    """The body of a call as several cells, or None if it reduces no list.
 
     Args:
-        body: its operations.
+        body: the operations of the body.
         results: the leaves of its result.
-        elements: for the `id` of each argument, the element of a list that it belongs to.
-        shared: the `id`s of arguments that are shared.
+        elements: the list element of each argument, by the `id` of the argument.
+        shared: the `id`s of the shared arguments.
     """
     lists: dict[int, set[Element]] = {}
     for element in elements.values():
@@ -92,7 +92,7 @@ def open_body(
     needs = _dependencies(body, given)
 
     def covers_a_list(terms: Sequence[Any]) -> bool:
-        """Whether each element of a list is needed by one term, and no term needs two."""
+        """Whether each element of a list belongs to exactly one term."""
         for members in lists.values():
             needed = [here for term in terms if (here := needs.get(id(term), frozenset()) & members)]
             each_once = all(len(here) == 1 for here in needed) and frozenset().union(*needed) == members
@@ -101,7 +101,7 @@ def open_body(
         return False
 
     ops, found = gather_sums(body, results, covers_a_list, elements), 0
-    while found < (count := _count_cells(ops)):  # the terms of a reduction may need the result of another
+    while found < (count := _count_cells(ops)):  # the terms of one reduction may depend on the result of another
         found, needs = count, _dependencies(ops, given)
         ops = gather_sums(ops, results, covers_a_list, elements)
     if not found:
@@ -110,7 +110,8 @@ def open_body(
 
 
 def _dependencies(body: Sequence[Op], arguments: Mapping[int, frozenset[Any]]) -> dict[int, frozenset[Any]]:
-    """Which elements each value depends on, other than by way of a reduction of any number of them."""
+    """The list elements that each value depends on. Paths through a reduction of any number of elements do not
+    count."""
     needs = dict(arguments)
     for op in body:
         if op.cell is None:
@@ -126,7 +127,7 @@ def _count_cells(ops: Sequence[Op]) -> int:
 def _regroup(
     ops: Sequence[Op], results: Sequence[Any], arguments: Mapping[int, Any], shared: set[int], name: str, where: str
 ) -> Cells:
-    """Operations of a body, with sums among them, as cells."""
+    """The operations of a body as cells. Sums among them are already found."""
 
     def resolve(value: Any) -> Any:
         return within_body(value, arguments)
@@ -155,8 +156,8 @@ def _item(op: Op, reads: Sequence[int]) -> Item:
 
 
 def _without_rows(items: Sequence[Item], rows: set[int]) -> tuple[list[Item], list[Item]]:
-    """The items that depend on constants and shared arguments alone, and the others. The former are computed once a
-    batch, so they stay apart."""
+    """The items that depend only on constants and shared arguments, and the other items. The former are computed once
+    in a batch, so they are separate groups."""
     alone: list[Item] = []
     others: list[Item] = []
     for item in items:

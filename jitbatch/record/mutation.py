@@ -1,4 +1,4 @@
-"""State that a function changes while it is recorded: which part of the shared arguments it is, and what to do."""
+"""Errors for functions that change shared arguments during recording: the changed part, and the remedy."""
 
 import sys
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ _REMEDIES = {
     "BatchNorm": "Statistics over samples are not known inside of one: use LayerNorm, compute the statistics outside "
     "on the stacked outputs, or use the running ones with `model.eval()`.",
 }
-"""By classes of Flax."""
+"""Remedies, by Flax class."""
 
 
 def is_flax_mutation(error: Exception) -> bool:
-    """Flax notices by itself that a variable is changed by another trace than the one that made it."""
+    """Whether an error comes from Flax, which checks that the trace of a variable is also the trace that changes it."""
     errors = sys.modules.get("flax.errors")
     return errors is not None and isinstance(error, errors.TraceContextError)
 
 
 def flax_mutation(error: Exception, shared: Sequence[Any], sample: str) -> MutationError:
-    """The error for a module of Flax's that was changed: it names the module whose method did it."""
+    """The error for a changed Flax module. It names the innermost module in the traceback."""
     module = _innermost_module(error.__traceback__)
     owner = next((part for part in shared if _is_module(part)), None)
     if owner is None:
@@ -36,7 +36,7 @@ def flax_mutation(error: Exception, shared: Sequence[Any], sample: str) -> Mutat
 
 
 def changed_argument(arg: Any, before: Sequence[Any], sample: str, is_shared: bool = True) -> MutationError:
-    """The error for an argument that had these leaves before: it names the first that is another one now."""
+    """The error for a changed argument. It names the first leaf that differs from the leaves before."""
     flat = jax.tree_util.tree_flatten_with_path(arg)[0]
     what = _described(arg, is_shared)
     if len(flat) != len(before):
@@ -59,10 +59,11 @@ def _described(arg: Any, is_shared: bool) -> str:
 
 
 def _submodule(arg: Any, path: Sequence[Any]) -> tuple[Any, str]:
-    """The innermost module of Flax's on the path to a leaf, and the path to it; None if the argument is no module."""
+    """The innermost Flax module on the path to a leaf, and the path to the module. None if the argument is not a
+    module."""
     module, place = arg if _is_module(arg) else None, ""
     names: list[str] = []
-    for key in path[:-1] if module is not None else ():  # the last one leads to the leaf
+    for key in path[:-1] if module is not None else ():  # the last entry of the path leads to the leaf
         arg = getattr(arg, key.name, None) if hasattr(key, "name") else _item(arg, key)
         names.append(str(getattr(key, "name", getattr(key, "idx", getattr(key, "key", "?")))))
         if _is_module(arg):
@@ -83,7 +84,7 @@ def _is_module(thing: Any) -> bool:
 
 
 def _innermost_module(traceback: TracebackType | None) -> Any:
-    """The module whose method an error comes from."""
+    """The module whose method raised an error."""
     found = None
     while traceback is not None:
         receiver = traceback.tb_frame.f_locals.get("self")

@@ -1,9 +1,10 @@
 """From the recorded calls and bare operations of a sample to nodes.
 
-Calls are nodes already. Sums are found among the bare operations, and the other operations are grouped into cells, each
-a further node. Nodes that nothing needs are dropped later (see `record/finalise`).
+Calls are nodes already. This module finds sums among the bare operations, groups the other operations into cells, and
+adds a node for each sum and each cell. `record/finalise` drops unused nodes later.
 
-A sample that asks for values is *cut* at each question: what was recorded so far becomes nodes, and recording goes on.
+A sample that asks for values is *cut* at each question: the operations recorded so far become nodes, and recording
+continues.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ class Part(NamedTuple):
     """The nodes between two cuts of a recording, in terms of its row ids (see `Recording` for the fields).
 
     Attributes:
-        outputs: the rows of the leaves that the recording was cut for: of a question, or of the result.
+        outputs: the rows of the leaves at the cut: those of the question, or of the result.
     """
 
     kinds: Sequence[int]
@@ -51,7 +52,7 @@ def build(recorder: "Recorder", result: Any, structure: Any) -> Recording:
 
     Args:
         recorder: the recording.
-        result: what the sample's function returned.
+        result: the return value of the sample's function.
         structure: the structure of the sample.
     """
     part, out_tree = finish(recorder, result)
@@ -77,17 +78,18 @@ def build(recorder: "Recorder", result: Any, structure: Any) -> Recording:
 
 
 def finish(recorder: "Recorder", result: Any) -> tuple[Part, Any]:
-    """The last nodes of a sample, and the tree of its result."""
+    """The nodes after the last cut, and the tree of the result."""
     check_result(result, recorder.sample)
     leaves, out_tree = flatten(result)
     return _part(recorder, leaves, []), out_tree
 
 
 def cut(recorder: "Recorder", leaves: Sequence[Any]) -> Part:
-    """The nodes since the last cut, where the sample asks for some leaves. Recording goes on.
+    """The nodes since the last cut, for a question about some leaves. Recording continues after it.
 
-    Bare operations become nodes here. What code may read of them later is what is still referenced: it is an output of
-    their cells, and they are forgotten. So no group and no running total goes on across a question.
+    Bare operations become nodes here. Later code may read their outputs only through references that still exist, so
+    the referenced outputs become outputs of the cells, and the operations are dropped. Groups and running totals
+    therefore end at a question.
     """
     recorder.leaks.check(leaves)
     ops = list(dict.fromkeys(recorder.ops))
@@ -105,28 +107,29 @@ def cut(recorder: "Recorder", leaves: Sequence[Any]) -> Part:
 
 
 def _clear_frames(ops: Sequence[Op]) -> None:
-    """Let the helpers that have returned forget their local variables: the sites of operations hold their frames."""
+    """Clear the local variables of helpers that have returned. The sites of operations keep their frames alive."""
     frames = {frame for op in ops if op.site is not None for frame, _ in op.site.chain}
     for frame in frames:
         if not is_generator(frame.f_code):
-            with contextlib.suppress(RuntimeError):  # it is running
+            with contextlib.suppress(RuntimeError):  # the frame is running
                 frame.clear()
 
 
 def _referenced(ops: Sequence[Op]) -> list[Value]:
-    """The rows that these operations make and that something else refers to."""
+    """The output rows of these operations that other objects still refer to."""
     made = [value for op in ops for value in (*op.outputs, *(total for total, _ in op.totals))]
     held = Counter(id(value) for op in ops for value in (*op.inputs, *op.outputs, *(total for total, _ in op.totals)))
     found = []
     for value in made:
-        own = held[id(value)] + 3  # `made`, `value`, and the argument of `getrefcount`
+        own = held[id(value)] + 3  # references from `made`, `value`, and the argument of `getrefcount`
         if value.row is not None and sys.getrefcount(value) > own:
             found.append(value)
     return found
 
 
 def _part(recorder: "Recorder", leaves: Sequence[Any], referenced: Sequence[Value]) -> Part:
-    """The nodes since the last cut, for these leaves and for other values that are read later."""
+    """The nodes since the last cut. Their outputs are these leaves, and the referenced values that later code may
+    read."""
     builder, rows = recorder.builder, recorder.rows
     ops = _sample_operations(recorder, [*leaves, *referenced]) if recorder.ops else []
     outputs = [rows.any_row(leaf) for leaf in leaves]
@@ -141,7 +144,7 @@ def _part(recorder: "Recorder", leaves: Sequence[Any], referenced: Sequence[Valu
 
 
 def _sample_operations(recorder: "Recorder", results: Sequence[Any]) -> list[Op]:
-    """The bare operations that depend on the sample, with sums in place of the additions that they were written as."""
+    """The bare operations that depend on the sample, after the search for sums."""
     builder, rows = recorder.builder, recorder.rows
     if recorder.cells.granularity == "graph":
         ops = recorder.gathered = apart(recorder.ops)
@@ -155,7 +158,7 @@ def _sample_operations(recorder: "Recorder", results: Sequence[Any]) -> list[Op]
         rows.place(op)
         row = op.outputs[0].row if op.outputs else BARE
         if row is None and not op.effects:
-            continue  # a shared value, which is computed if something needs it
+            continue  # a shared value, computed only if it is needed
         element = rows.element_of(op) if op.index is not None else None
         if element is None:
             kept.append(op)
@@ -165,7 +168,7 @@ def _sample_operations(recorder: "Recorder", results: Sequence[Any]) -> list[Op]
 
 
 def _add_operations(recorder: "Recorder", ops: Sequence[Op], outputs: Sequence[int]) -> None:
-    """Add bare operations to the nodes, as groups of operations that are nodes."""
+    """Group bare operations, and add a node for each group."""
     builder, rows, cells = recorder.builder, recorder.rows, recorder.cells
     first = min(op.at for op in ops)
     contents = _in_order(builder.pop_nodes(first), first, ops)
@@ -188,7 +191,7 @@ def _add_operations(recorder: "Recorder", ops: Sequence[Op], outputs: Sequence[i
 
 
 def _in_order(nodes: Sequence[Node], first: int, ops: Sequence[Op]) -> list[Node | Op]:
-    """Nodes from `first` on, and operations, in the order of the recording."""
+    """Nodes from `first` on, and operations, in recording order."""
     contents: list[Node | Op] = []
     done = 0
     for op in ops:
@@ -200,7 +203,7 @@ def _in_order(nodes: Sequence[Node], first: int, ops: Sequence[Op]) -> list[Node
 
 
 def _item(content: Node | Op, builder: GraphBuilder, rows: Rows, cells: GroupCells) -> Item:
-    """A node or an operation, for the grouping; keys are row ids."""
+    """A node or an operation as an item for grouping. Its keys are row ids."""
     if type(content) is Node:
         reads = list(map(builder.origin, content.operands))
         return Item(content, reads, content.outputs, builder.has_effects(content), None)
@@ -211,7 +214,7 @@ def _item(content: Node | Op, builder: GraphBuilder, rows: Rows, cells: GroupCel
 
 
 def _divide(items: Sequence[Item], granularity: str) -> list[list[Item]]:
-    """The items as groups, each of which will be a node."""
+    """Divide items into groups. Each group becomes a node."""
     if granularity == "graph":
         return [list(items)]
     if granularity == "op" or not any(item.site for item in items):
@@ -220,10 +223,10 @@ def _divide(items: Sequence[Item], granularity: str) -> list[list[Item]]:
 
 
 def _node(ops: Sequence[Op], values: Sequence[Value], rows: Rows, cells: GroupCells) -> Node:
-    """A node of a group of operations, with some of the values that they make."""
+    """The node of a group of operations. Its outputs are some of the values of the group."""
     op, tables = ops[0], rows.tables
     outputs: Any = [value.row for value in values]
-    if isinstance(op.cell, ReductionCell):  # which may have many terms; most often, all of them are rows
+    if isinstance(op.cell, ReductionCell):  # a sum may have many terms; usually all of them are rows
         terms: Any = [value.row if type(value) is Value else None for value in op.inputs]
         if None in terms:
             terms = list(map(rows.row, op.inputs))

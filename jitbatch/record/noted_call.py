@@ -1,4 +1,4 @@
-"""Calling the user's function for the sample that is recorded, with notes on errors and checks of its arguments."""
+"""The call of the user's function during recording, with notes on errors, and checks of its arguments."""
 
 import gc
 import sys
@@ -18,10 +18,10 @@ from jitbatch.util.tracebacks import users_part
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Inside, Python's garbage collector does not run.
+    """A context without Python's garbage collection.
 
-    A recording lets go of its values when it ends. A collection in its midst finds all of them alive, and keeps them
-    for the next one. That took a third of the time of recording.
+    A recording frees its values when it ends. A collection during the recording would find all of them alive, and free
+    none. Such collections took a third of the recording time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -33,7 +33,7 @@ def without_collections() -> Iterator[None]:
 
 
 def note_wrong_arguments(error: TypeError, structure: Structure, index: int, arguments: Arguments) -> None:
-    """Add a note on what may be wrong with the arguments, if the error tells."""
+    """Add a note on a likely mistake in the arguments, if the error suggests one."""
     if isinstance(error, JitbatchError):
         return
     if "Indexer must have integer" in str(error):
@@ -48,11 +48,11 @@ def note_wrong_arguments(error: TypeError, structure: Structure, index: int, arg
 def call_noted(
     fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shared: Sequence[Any], name: str
 ) -> Any:
-    """The result of a function for the sample that is recorded. Errors get notes that name the sample."""
+    """The result of the user's function for a sample. Errors get notes with the name of the sample."""
     try:
         return fun(*args, **kwargs)
     except JitbatchError as error:
-        if isinstance(error, QuestionError) and name not in str(error):  # raised where no sample is known
+        if isinstance(error, QuestionError) and name not in str(error):  # raised without the name of a sample
             error.add_note(f"jitbatch: raised while {name} was recorded")
         error.__traceback__ = users_part(error.__traceback__)
         raise
@@ -65,7 +65,7 @@ def call_noted(
 
 
 def _add_notes(error: Exception, name: str) -> None:
-    """Say which sample an error was raised for, and what to do where its text tells."""
+    """Add the name of the sample to an error, and a remedy for some error texts."""
     error.add_note(f"jitbatch: raised while {name} was recorded")
     if _is_too_deep(error):
         error.add_note(
@@ -83,20 +83,20 @@ def _add_notes(error: Exception, name: str) -> None:
 
 
 def array_leaves(part: Any, count: int) -> list[Any]:
-    """The array leaves of a shared argument, of which there were so many."""
+    """The array leaves of a shared argument, which had `count` of them."""
     leaves = jax.tree.leaves(part)
     return leaves if len(leaves) == count else [leaf for leaf in leaves if describe_leaf(leaf) is not None]
 
 
 def check_unchanged(shared: Sequence[Any], leaves: Sequence[Sequence[Any]], name: str) -> None:
-    """Raise if shared arguments do not hold these array leaves any more."""
+    """Raise an error if shared arguments do not have these array leaves any more."""
     for part, before in zip(shared, leaves, strict=True):
         if list(map(id, array_leaves(part, len(before)))) != list(map(id, before)):
             raise changed_argument(part, before, name)
 
 
 def _is_too_deep(error: BaseException | None) -> bool:
-    """Whether an error is, or was caused by, a recursion that is too deep; compiled code hides it in another one."""
+    """Whether an error is, or was caused by, too deep a recursion. Compiled code wraps it in another error."""
     while error is not None and not isinstance(error, RecursionError):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -1,4 +1,4 @@
-"""Notes on where cells come from in the user's code, taken while a sample is recorded (see `ir/sources`)."""
+"""Notes on the source lines of cells, taken during recording (see `ir/sources`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from jitbatch.util import compat
 def note_call(
     sources: Sources, cell: Cell, name: str, where: str, body: Sequence[Op], parameters: Sequence[Value], is_part: bool
 ) -> None:
-    """Note a cell of a decorated function."""
+    """Store the source of a cell of a decorated function."""
 
     def make() -> Source:
         arguments = {id(value) for value in parameters}
@@ -24,7 +24,7 @@ def note_call(
 
 
 def note_group(sources: Sources, cell: Cell, ops: Sequence[Op]) -> None:
-    """Note the cell of bare operations, of a jitted function, or of a sum."""
+    """Store the source of a cell of bare operations, of a jitted function, or of a sum."""
 
     def make() -> Source:
         site = ops[0].site or ops[0].made_from

@@ -1,7 +1,7 @@
-"""Recording bare operations: a JAX trace that notes each operation on values of a sample.
+"""Recording of bare operations: a JAX trace that stores each operation on values of a sample.
 
-Every operation comes to the current trace, also one on concrete arrays. It becomes an `Op`, and its outputs are
-abstract `Value`s. Operators on values are recorded without JAX's own code for them, which takes longer.
+JAX sends every operation to the current trace, including operations on concrete arrays. The trace stores it as an `Op`
+and returns abstract `Value`s. The operators of `Value` bypass JAX's operators, which are slower.
 """
 
 import itertools
@@ -38,13 +38,13 @@ class OperationRecorder(compat.Trace):
         tables: the tables that the graph refers to.
         builder: the graph so far.
         ops: the bare operations so far, in the order of execution.
-        gathered: the bare operations with sums among them, once these were found.
-        rows: which values are rows, and which are shared.
+        gathered: the bare operations after the search for sums (see `record/reductions`).
+        rows: decides whether a value is a row or shared.
         cells: makes cells of bare operations.
-        leaks: values that must not be used any more.
-        sites: gives each operation its place in the user's code.
-        sample: what is recorded, for errors.
-        scope: the id of the decorated call whose body runs, 0 for the sample's function.
+        leaks: the values that may not be used any more.
+        sites: finds the place of an operation in the user's code.
+        sample: the name of the recorded sample, for errors.
+        scope: the id of the running decorated call, 0 for the sample's function.
     """
 
     scope: int
@@ -67,10 +67,11 @@ class OperationRecorder(compat.Trace):
         self._opens_jits = granularity == "op"
         self.sites = SiteRecorder(*sites)
         self._numbers = KnownNumbers()
-        self._arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # of NumPy's by `id`, with their last copies
+        self._arrays: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # NumPy arrays by `id`, with their latest copies
 
     def release(self) -> None:
-        """Let go of everything: values and operations hold each other, and would wait for the garbage collector."""
+        """Drop all references. Values and operations form reference cycles, and would wait for the garbage
+        collector."""
         for op in {*self.ops, *self.gathered}:
             vars(op).clear()
         self.ops, self.gathered = [], []
@@ -83,7 +84,7 @@ class OperationRecorder(compat.Trace):
     # Values and operations
 
     def inputs(self, avals: Sequence[tuple[Any, int]]) -> list[Value]:
-        """The leaves of the sample, which have these avals with their ids."""
+        """Values for the leaves of the sample. `avals` holds the aval of each leaf and its id."""
         builder = self.builder
         sources = [(leaf, 0, 0) for leaf in range(len(avals))]
         builder.leaf_avals = [aval for aval, _ in avals]
@@ -92,7 +93,7 @@ class OperationRecorder(compat.Trace):
         return given_rows(self, zip(avals, sources, strict=True))
 
     def shared_inputs(self, avals: Sequence[tuple[Any, int]]) -> list[Value]:
-        """The leaves of the shared arguments, which have these avals with their ids."""
+        """Values for the leaves of the shared arguments. `avals` holds the aval of each leaf and its id."""
         form = self.tables.leaf_form
         return [
             Value(self, aval, aval_id, SharedSource(leaf), None, form(aval_id, leaf))
@@ -103,12 +104,12 @@ class OperationRecorder(compat.Trace):
         return Value(self, aval, self.tables.avals.number(aval), source)
 
     def as_value(self, leaf: Any) -> Any:
-        """A value in the place of a number or an array that is none."""
+        """A `Value` for a number or array. Other objects, and values, are returned unchanged."""
         is_other = type(leaf) is not Value and is_array(leaf)
         return self.value(plain_aval(leaf), self._snapshot(leaf)) if is_other else leaf
 
     def _snapshot(self, value: Any) -> Any:
-        """A value that will not change: a copy of a NumPy array, which may be filled anew."""
+        """An array that will not change: a copy of a NumPy array, since user code may write to the original."""
         if not isinstance(value, np.ndarray):
             return value
         _, last = self._arrays.get(id(value), (None, None))
@@ -123,7 +124,7 @@ class OperationRecorder(compat.Trace):
         return Op(inputs, self.scope, len(self.builder.kinds), self.sites.here(1))
 
     def _append(self, op: Op, outputs: list[Value]) -> list[Value]:
-        """Record an operation with these outputs."""
+        """Append an operation with these outputs to the recording."""
         op.outputs = outputs
         self.rows.place(op)
         self.ops.append(op)
@@ -132,7 +133,7 @@ class OperationRecorder(compat.Trace):
         return outputs
 
     def repeat(self, known: Op, inputs: Sequence[Any]) -> Op:
-        """Record an operation once more, on other inputs of the same types."""
+        """Append a copy of a known operation, with other inputs of the same types."""
         self.leaks.check(inputs)
         op = Op(inputs, self.scope, len(self.builder.kinds), known.site)
         op.primitive, op.params, op.effects, op.index = known.primitive, known.params, known.effects, known.index
@@ -140,7 +141,7 @@ class OperationRecorder(compat.Trace):
         return op
 
     def index(self, value: Value, index: int | range) -> Value:
-        """`value[index]` along axis 0. An element or slice of a slice is one of the array that was sliced."""
+        """`value[index]` along axis 0. The index of a slice becomes an index of the sliced array."""
         self.leaks.check((value,))
         while isinstance(value.source, Op) and isinstance(value.source.index, range):
             index, value = within(value.source.index, index), value.source.inputs[0]
@@ -158,7 +159,7 @@ class OperationRecorder(compat.Trace):
         return self._append(op, [Value(self, *self.tables.element_aval(value.aval_id, length), op)])[0]
 
     def _key_of_split(self, value: Value, index: int) -> Value | None:
-        """A row of a split key, if that can be recorded apart from the other rows."""
+        """A row of a split key, if it can be recorded independently of the other rows. Else None."""
         split = split_of(value)
         if split is None or self.rows.row(split.key) is None:
             return None
@@ -166,7 +167,7 @@ class OperationRecorder(compat.Trace):
         key = self.process_primitive(primitives.random_fold_in_p, [split.key, np.uint32(index)], {})
         if split.is_unwrapped:
             key = self.process_primitive(compat.random_unwrap_p, [key], {})
-        for op in self.ops[before:]:  # each row is a group of its own: there are as many as there are children
+        for op in self.ops[before:]:  # each row is a separate group: a node with n children has n rows
             op.turn = id(value.source), index
         return key
 
@@ -177,7 +178,7 @@ class OperationRecorder(compat.Trace):
         return map(self.index, itertools.repeat(value), range(value.aval.shape[0]))
 
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
-        """An operation on two values of one type that makes another; called by an operator of `Value`."""
+        """An operation on two values of one type, with a result of that type. The operators of `Value` call it."""
         if self.leaks.hidden:
             self.leaks.check((left, right))
         site = self.sites.here(2)
@@ -197,7 +198,7 @@ class OperationRecorder(compat.Trace):
         return value
 
     def arithmetic_with(self, equation: Any, left: Any, right: Any, value: Value) -> Value:
-        """An operation on a value and a number, which are `left` and `right`; called by an operator of `Value`."""
+        """An operation on a value and a number, in the order `left`, `right`. The operators of `Value` call it."""
         self.leaks.check((value,))
         site, inputs = self.sites.here(2), [left, right]
         return self._operate(
@@ -205,11 +206,10 @@ class OperationRecorder(compat.Trace):
         )
 
     def _numbers_as_rows(self, inputs: list[Any]) -> list[Any]:
-        """The operands of an operation, with a row in place of a number that is combined with a row.
+        """The operands of an operation. A number becomes a row if another operand is a row.
 
-        Operations on different numbers are then one type. This is for numbers that Python computed and an operator
-        combines, and for those that are folded into a key; a number that is written in the code is part of what is
-        computed.
+        Then operations on different numbers have one type. This applies to numbers that Python computed and an operator
+        combines, and to numbers that are folded into a key. A literal number in the code stays part of the cell.
         """
         if all(self.rows.row(value) is None for value in inputs):
             return inputs
@@ -220,19 +220,19 @@ class OperationRecorder(compat.Trace):
         ]
 
     def _operate(self, equation: Any, inputs: Sequence[Any], like: Value, site: Site) -> Value:
-        """An operation that makes a value of the type of another."""
+        """An operation whose output has the type of another value."""
         op = Op(inputs, self.scope, len(self.builder.kinds), site)
         op.primitive, op.params = equation.primitive, equation.params
         return self._append(op, [Value(self, like.aval, like.aval_id, op)])[0]
 
-    # What JAX asks of a trace
+    # The interface that JAX requires of a trace
 
     def process_primitive(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any], /) -> Any:
         if self._opens_jits and primitive is compat.jit_p and compat.is_users_jit(params):
             closed = params["jaxpr"]
             with compat.set_current_trace(self):
                 outputs = compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
-            # A number that is handed through has a class of JAX's own.
+            # A number that is passed through has a class of JAX's own.
             return [value if is_array(value) else self.stage_value(value) for value in outputs]
         out_avals, effects = self._abstract.evaluate(primitive, tracers, params)
         op = self._operation(tracers)
@@ -268,7 +268,7 @@ class OperationRecorder(compat.Trace):
         def read(atom: Any) -> Any:
             return atom.val if isinstance(atom, compat.Literal) else env[atom]
 
-        for eqn in closed.jaxpr.eqns:  # a single one, unless a rule of JAX's opens the call while it is traced
+        for eqn in closed.jaxpr.eqns:  # one equation, unless a rule of JAX opens the call during tracing
             op = self._operation([read(atom) for atom in eqn.invars])
             op.primitive, op.params, op.effects = eqn.primitive, eqn.params, eqn.effects
             outputs = self._append(op, [self.value(var.aval, op) for var in eqn.outvars])

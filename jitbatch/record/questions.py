@@ -1,8 +1,8 @@
-"""Questions: samples that look at values are coroutines, and wait where they ask.
+"""Questions: a sample that needs values is a coroutine, and waits at each question.
 
-An asynchronous function awaits `value(tree)`. Whoever drives its coroutine receives a `Question`, and sends the answer:
-`run` for one sample by itself, a flight for many (see `rollout/flight`), and `Realised` where the answers are known
-(see `record/decisions`).
+An asynchronous function awaits `value(tree)`. The code that drives its coroutine receives a `Question`, and sends the
+answer. There are three drivers: `run` for one sample alone, a flight for many samples (see `rollout/flight`), and
+`Realised` for known answers (see `record/decisions`).
 """
 
 import hashlib
@@ -20,16 +20,17 @@ from jitbatch.util.array_leaves import described, is_array
 from jitbatch.util.errors import QuestionError
 
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
-"""The digest of a place by the `id` of its code, which the entry keeps alive, and the instruction."""
+"""For the `id` of a code object and an instruction: the code object, which is kept alive, and the digest of the
+place."""
 
 
 class Question:
-    """What `value` returns: it is to be awaited.
+    """The awaitable that `value` returns.
 
     Attributes:
-        tree: what is asked for.
+        tree: the arrays whose values are needed.
         code, instruction: the place in the user's code.
-        line: its line.
+        line: the line number.
     """
 
     __slots__ = ("code", "instruction", "line", "tree")
@@ -70,7 +71,7 @@ class Question:
         return found[1]
 
     def leaves(self, sample: str) -> list[Any]:
-        """The leaves of what is asked for."""
+        """The leaves of the question's tree."""
         leaves = jax.tree.leaves(self.tree)
         for leaf in leaves:
             if not is_array(leaf):
@@ -81,15 +82,16 @@ class Question:
         return leaves
 
     def answer(self, leaves: Sequence[Any]) -> Any:
-        """The tree of the answer, of the answers to its leaves."""
+        """The answer as a tree, from the answers to its leaves."""
         return jax.tree.unflatten(jax.tree.structure(self.tree), leaves)
 
 
 def value(tree: Any) -> Question:
     """Asks for the values of arrays, inside an asynchronous function of one sample.
 
-    `await jitbatch.value(x)` is a Python number for an array without axes, and a NumPy array for any other. The sample
-    waits there: what all waiting samples of a batch ask for is computed together. No gradient passes through an answer.
+    `await jitbatch.value(x)` is a Python number for an array without axes, and a NumPy array for any other array. The
+    sample waits there. The values for all waiting samples of a batch are computed together. No gradient passes through
+    an answer.
 
     Args:
         tree: an array or number, or a pytree of them.
@@ -112,12 +114,12 @@ def value(tree: Any) -> Question:
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Runs one sample by itself, outside of a batch: the result of the coroutine of an asynchronous function.
+    """Runs one sample alone, outside of a batch, and returns the result of its coroutine.
 
-    It may be differentiated. A loop of `run` over samples is the reference for `.batch`.
+    `run` can be differentiated. A loop of `run` over samples is the reference for `.batch`.
 
     Args:
-        coroutine: what a plain call of the function returned.
+        coroutine: the return value of a plain call of an asynchronous function.
 
     >>> import jitbatch
     >>> async def sign(scale, x):
@@ -146,9 +148,9 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def drive(coroutine: Coroutine[Any, Any, Any], sample: str, reply: Callable[[Question], Sequence[Any]]) -> Any:
-    """The result of a coroutine. `reply` gives the answers to the leaves of a question.
+    """The result of a coroutine. `reply` returns the answers to the leaves of a question.
 
-    What `reply` raises is raised in the coroutine, where it waits.
+    An exception of `reply` is raised in the coroutine, at the place of the question.
     """
     try:
         asked = coroutine.send(None)
@@ -166,7 +168,7 @@ def drive(coroutine: Coroutine[Any, Any, Any], sample: str, reply: Callable[[Que
 
 
 def check_question(asked: Any, sample: str) -> Question:
-    """Raise for what a coroutine awaits that is no question."""
+    """The question that a coroutine awaits. Raises an error for other awaitables."""
     if type(asked) is Question:
         return asked
     what = "something" if asked is None else f"an object of type {type(asked).__name__}"
@@ -177,7 +179,8 @@ def check_question(asked: Any, sample: str) -> Question:
 
 
 def concrete(leaf: Any, where: str) -> Any:
-    """The answer to a leaf that has its value: of what is differentiated, without a gradient. `where` asks for it."""
+    """The answer to a leaf with a known value. For a tracer of a differentiation, this is its primal value, without a
+    gradient. `where` is the place of the question, for errors."""
     primal = compat.primal_of(leaf)
     if compat.is_tracer(primal):
         raise QuestionError(
@@ -189,12 +192,12 @@ def concrete(leaf: Any, where: str) -> Any:
 
 
 def answer_of(array: Any) -> Any:
-    """An array as an answer: a Python number without axes, else a NumPy array; keys as they are."""
+    """An array as an answer: a Python number if it has no axes, else a NumPy array. Keys are unchanged."""
     if compat.is_prng_key(array.dtype):
         return array
     return np.asarray(array) if array.ndim else numbers_of(np.asarray(array))
 
 
 def numbers_of(array: np.ndarray) -> Any:
-    """An array as Python numbers. Short floats of JAX's are no numbers to NumPy."""
+    """An array as Python numbers. NumPy does not know JAX's short floats."""
     return (array if array.dtype.kind in "biufc" else array.astype(np.float32)).tolist()

@@ -1,10 +1,10 @@
-"""Recording one sample: the operations and the calls of decorated functions that its function makes.
+"""Recording of one sample: the operations and the decorated calls of its function.
 
-While a sample is recorded, its array leaves and those of the shared arguments are abstract `Value`s. Calls of decorated
-functions become nodes of a `GraphBuilder`. Bare operations become `Op`s (see `record/operations`), of which
-`record/nodes` makes nodes at the end.
+During recording, the array leaves of the sample and of the shared arguments are abstract `Value`s. Decorated calls
+become nodes of a `GraphBuilder`. Bare operations become `Op`s (see `record/operations`), and `record/nodes` makes nodes
+from them at the end.
 
-A call is recorded by running its body (`record/calls`). A call that is known is replayed instead (`record/replay`).
+To record a new call, its body runs (`record/calls`). A known call is replayed instead (`record/replay`).
 """
 
 from collections.abc import Callable, Hashable
@@ -26,28 +26,29 @@ from jitbatch.record.values import Op, Value
 
 
 class Recorder(OperationRecorder):
-    """The trace that is current while one sample is recorded.
+    """The current trace during the recording of one sample.
 
     Args:
-        tables: the tables that the graph will refer to.
-        known: what is remembered of calls, by this recording and others.
-        granularity: "subgraph" if calls of decorated functions are nodes.
+        tables: the tables for the ids of the graph.
+        known: the cached calls of this and other recordings.
+        granularity: `"subgraph"` if decorated calls are nodes.
         outermost: the code that calls the sample's function.
-        sample: what is recorded, for errors.
+        sample: the name of the recorded sample, for errors.
         may_close_over_tracers: whether the graph may hold values of an outer transformation.
 
     Attributes:
-        arguments: arguments of calls.
-        held: parts of arguments that hold nothing but values.
-        composites: keys of functions whose calls called other decorated functions each time.
-        scopes: how many bodies ran.
-        caller: what records known calls in the compiled core; None if Python does (see `record/compiled_calls`).
-        found: the template of the last call, None if it has none that later recordings may use.
+        arguments: the arguments of calls.
+        held: parts of arguments that are known to contain only values.
+        composites: keys of functions whose calls have all been composite.
+        scopes: the number of bodies that have run.
+        caller: the object of the compiled core that records known calls; None if Python does (see
+            `record/compiled_calls`).
+        found: the template of the last call, None if later recordings cannot use one.
         parts: the nodes before each cut (see `record/nodes`).
         cut_ops: the bare operations on shared values before the last cut.
     """
 
-    __slots__ = ("caller", "found", "scope")  # slots are what the compiled core reads
+    __slots__ = ("caller", "found", "scope")  # the compiled core reads these slots
 
     def __init__(
         self, tables: Tables, known: KnownCalls, granularity: str, outermost: CodeType, sample: str,
@@ -64,7 +65,7 @@ class Recorder(OperationRecorder):
         self.parts: list[Part] = []
         self.cut_ops: list[Op] = []
         self._has_boundaries = granularity == "subgraph"
-        # Of this recording, without a lock; beside each template the plain tuple of its fields.
+        # For this recording, without a lock. Beside each template is the plain tuple of its fields.
         self._templates: dict[Hashable, tuple[Template, tuple[Any, ...]]] = {}
         self._calls = self._looked_up = self._composite_calls = 0
         self.caller = compiled_calls.caller_of(self) if self._has_boundaries else None
@@ -73,11 +74,11 @@ class Recorder(OperationRecorder):
 
     @property
     def calls(self) -> int:
-        """How many calls of decorated functions there were."""
+        """The number of calls of decorated functions."""
         return self._calls if self.caller is None else self._calls + self.caller.count
 
     def release(self) -> None:
-        """Let go of everything, and count the calls that were known and those that were not."""
+        """Drop all references, and add this recording's hits and misses to the counters."""
         self.ops += self.cut_ops
         super().release()
         self.arguments.release()
@@ -88,8 +89,8 @@ class Recorder(OperationRecorder):
         self.known.templates.count(found, self._composite_calls)
 
     def call(self, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a decorated function, which `key` stands for: a subgraph boundary, unless this recording knows only
-        operations. A call that is known is replayed; the body of any other runs."""
+        """Record a decorated call; `key` identifies the function. A known call is replayed, and the body of any other
+        runs. At other granularities than `"subgraph"`, the call is no boundary."""
         if not self._has_boundaries:
             return fun(*args, **kwargs)
         self._calls += 1
@@ -120,7 +121,7 @@ class Recorder(OperationRecorder):
         self, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any],
         forms: tuple[Hashable, ...], rows: list[Any],
     ) -> Any:  # fmt: skip
-        """A call that has no template: its body runs."""
+        """Record a call without a template: its body runs."""
         function = self.known.function(fun)
         if function.is_composite:
             self.composites.add(key)
@@ -130,8 +131,8 @@ class Recorder(OperationRecorder):
         return result if template is None else replay(self, template, rows, args, kwargs)
 
     def alias(self, leaf: Any) -> Any:
-        """A value that stands for a leaf of the arguments of a body. It has a row id of its own, which tells what is
-        passed from what is closed over."""
+        """An alias for a leaf of a body's arguments. It has its own row id, which distinguishes arguments from
+        closed-over values."""
         if type(leaf) is not Value:
             return self.as_value(leaf)
         row = self.rows.row(leaf)

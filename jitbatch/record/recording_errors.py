@@ -1,4 +1,4 @@
-"""Errors for what cannot be asked of an abstract value while a sample is recorded."""
+"""Errors for operations that an abstract value does not support during recording."""
 
 from jitbatch.record.values import SharedSource, Value, root
 from jitbatch.util.array_leaves import NUMBERS
@@ -6,13 +6,13 @@ from jitbatch.util.errors import ControlFlowError, NumberError
 
 
 def control_flow_error(value: Value, asked: str, where: str, sample: str) -> ControlFlowError:
-    """The error for Python code that asks for the data of a value.
+    """The error for Python code that needs the data of a value.
 
     Args:
         value: an abstract value.
-        asked: what was asked of it, as `"bool()"`.
-        where: the place in the user's code, as `" at file:line"`, or nothing.
-        sample: what is recorded.
+        asked: the operation, such as `"bool()"`.
+        where: the place in the user's code, such as `" at file:line"`, or `""`.
+        sample: the name of the recorded sample.
     """
     origin = root(value)
     advice = "Wrap the value in Static where the sample is made"
@@ -32,7 +32,7 @@ def control_flow_error(value: Value, asked: str, where: str, sample: str) -> Con
 
 
 def number_error(value: Value, asked: str, where: str, sample: str) -> NumberError:
-    """The error for Python code that takes a number for a container; arguments as of `control_flow_error`."""
+    """The error for Python code that uses a number as a container. Arguments: see `control_flow_error`."""
     return NumberError(
         f"a number, a traced {value.aval.str_short()}, was {asked}{where}, while {sample} was recorded. "
         "Numbers of a sample, and those that decorated functions are called with, are arrays of no axes there, so "

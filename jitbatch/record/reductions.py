@@ -1,17 +1,18 @@
-"""Sums over a variable number of values, found in a recording.
+"""Search for sums over a variable number of values in a recording.
 
-A sum of two children and a sum of three are different operations to JAX: two additions, three, or a reduction of a
-stack of another length. Here each becomes one operation that takes any number of terms, so that the number of children
-does not split a bucket. So do `max` and `min` of a stack: where no derivative is asked of them (`lax.stop_gradient`, as
-in a softmax; integers) as one operation, else as trees of one cell that takes two.
+For JAX, a sum over two children and a sum over three are different operations: two additions, three additions, or
+reductions of stacks of different lengths. Here each of them becomes one operation with any number of terms, so nodes
+with different numbers of children have one type. So does `max` or `min` of a stack. Without a derivative
+(`lax.stop_gradient`, as in a softmax; integers), it becomes one operation. With a derivative, it becomes a tree of one
+cell with two operands.
 
-What is a sum over a variable number of values, and what is arithmetic inside a cell, is told as follows. An addition
-accumulates when its place in the code comes again on a path of additions that nothing else reads, or when it begins
-with zero, as Python's `sum` does. A path goes only through results with one reader: a running total that is read
-on the way is left as it is, since its terms would be added again for every reader.
+How does the search distinguish a sum over a variable number of values from arithmetic inside a cell? An addition
+accumulates in two cases. Either its place in the code comes again on a path of additions that nothing else reads, or it
+begins with zero, as Python's `sum` does. A path passes only through results with one reader. A running total that is
+read before its end stays as it is, because each reader would add its terms again.
 
-A sum has the dtype that the additions have. Terms of another dtype, which JAX converts before it adds them, are
-converted one by one; so are the rows of a stack that is converted before it is reduced.
+A sum has the dtype of the additions. If JAX converts terms of another dtype before it adds them, each term is converted
+separately. The rows of a stack that is converted before its reduction are converted separately, too.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -36,15 +37,15 @@ def gather_sums(
     ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool] = lambda terms: True,
     arguments: Collection[int] = (), read: Collection[int] = (),
 ) -> list[Op]:  # fmt: skip
-    """The operations with sums, maxima and minima over any number of terms in place of what they were written as.
+    """Replace sums, maxima and minima in a list of operations by reductions of any number of terms.
 
     Args:
         ops: in the order of execution.
         results: values that are read later.
-        wanted: which terms are to be gathered.
-        arguments: the `id`s of values that can be anything, whatever they are aliases of: the arguments of a function
-            that is called with others as well.
-        read: the numbers of values that nodes read.
+        wanted: whether to gather these terms.
+        arguments: the `id`s of values that can stand for anything, even if they are aliases: the arguments of a
+            function that other calls may call with other arguments.
+        read: the row ids that nodes read.
     """
     ops = without_unread(ops, results, read)
     if not passes.runs("sums"):
@@ -61,7 +62,7 @@ class _Gatherer:
         self, ops: Sequence[Op], results: Sequence[Any], wanted: Callable[[Sequence[Any]], bool],
         arguments: Collection[int], read: Collection[int],
     ):  # fmt: skip
-        # A running total is where its last addition is.
+        # A running total comes at the place of its last addition.
         self.ops = list(dict.fromkeys(reversed(ops)))[::-1] if any(op.totals for op in ops) else ops
         self.wanted = wanted
         self.arguments = arguments
@@ -73,13 +74,13 @@ class _Gatherer:
         for value in bare:
             key = id(self._origin(value))
             self.uses[key] = self.uses.get(key, 0) + 1
-        self.replaced: dict[int, list[Op]] = {}  # by the id of the operation whose place they take
+        self.replaced: dict[int, list[Op]] = {}  # by the `id` of the operation that they replace
         self.dropped: set[int] = set()
-        self.reductions: list[tuple[Sequence[Any], Op]] = []  # their terms, and the operations in whose places they are
-        self.stops: dict[int, Op] = {}  # by the `id` of what it is applied to, a `stop_gradient`
+        self.reductions: list[tuple[Sequence[Any], Op]] = []  # their terms, and the operations that they replace
+        self.stops: dict[int, Op] = {}  # each `stop_gradient`, by the `id` of its operand
 
     def is_read_on_the_way(self, op: Op) -> bool:
-        """Whether something reads what a running total was before its last addition."""
+        """Whether something reads a running total before its last addition."""
         values = [value for value, _ in op.totals]
         is_used = not self.uses.keys().isdisjoint(map(id, values))
         return is_used or (bool(self.read) and any(value.row in self.read for value in values))
@@ -103,7 +104,7 @@ class _Gatherer:
         return result
 
     def _origin(self, value: Any) -> Any:
-        """What an alias stands for."""
+        """The value that an alias refers to."""
         if type(value) is Value and type(value.source) in SOURCES:
             return value
         if not self.arguments:
@@ -114,7 +115,7 @@ class _Gatherer:
     # Chains of additions
 
     def _addends(self, op: Op) -> Sequence[Any] | None:
-        """The terms of an addition: values of one shape, without the zero that a sum begins with."""
+        """The terms of an addition: values of one shape, without the initial zero of a sum."""
         left, right, *further = op.inputs
         if further:
             first = self._two_addends(op, left, right)
@@ -134,8 +135,8 @@ class _Gatherer:
         return (left, right) if all(may_be_terms) else None
 
     def _starts_from_zero(self, op: Op, value: Any) -> bool:
-        """Whether `value`, an operand of an addition, is the zero that a sum begins with: Python's own, or one of
-        `jnp.zeros` that is given to `sum` or was made outside of the loop that adds to it."""
+        """Whether `value`, an operand of an addition, is the initial zero of a sum. This is Python's zero; or a zero of
+        `jnp.zeros`, if it is the start of `sum` or was created before the loop of the additions."""
         assert op.site is not None
         value, outside = self._origin(value), 0
         while type(value) is Value and isinstance(value.source, Op):
@@ -151,8 +152,8 @@ class _Gatherer:
         return type(value) is not Value and not compat.is_tracer(value) and np.ndim(value) == 0 and not value
 
     def _gather_chains(self, additions: Sequence[Op], terms: dict[int, Sequence[Any]]) -> None:
-        """Replace what accumulates among additions, of which the terms are given by `id`."""
-        made_by: dict[int, Op] = {}  # for the `id` of a term the addition that makes it, if nothing else reads it
+        """Replace chains of accumulating additions. `terms` has the terms of each addition, by its `id`."""
+        made_by: dict[int, Op] = {}  # for the `id` of a term, the addition that computes it, if nothing else reads it
         for op in additions:
             for value in terms[id(op)]:
                 if type(value) is Value and value.source is NODE:
@@ -163,7 +164,7 @@ class _Gatherer:
                 if is_addition and self._is_private(origin) and _same_class(source.outputs[0], op.outputs[0]):
                     made_by[id(value)] = source
         has_reader = {id(source) for source in made_by.values()}
-        known: dict[Any, Any] = {}  # many sites have one chain
+        known: dict[Any, Any] = {}  # many sites have only one chain
         places = {}
         for op in additions:
             site = op.site
@@ -180,7 +181,7 @@ class _Gatherer:
         for op in additions:
             if id(op) not in has_reader:
                 accumulates |= _accumulating(op, inner, above, places)
-        # What a place in the code means is not to depend on where in a sample it is met.
+        # The meaning of a place in the code must not depend on its position in the sample.
         accumulating = {places[key] for key in accumulates}
         accumulates |= {key for key in above if places[key] in accumulating}
         for op in additions:
@@ -211,7 +212,7 @@ class _Gatherer:
     # Reductions of stacks
 
     def _gather_stacks(self) -> None:
-        """Replace operations that reduce a stack of values, where nothing else reads it."""
+        """Replace operations that reduce a stack of values, if nothing else reads the stack."""
         reductions: dict[int, tuple[Value, list[_Reduction]]] = {}
         self.stops = {
             id(self._origin(op.inputs[0])): op for op in self.ops if op.primitive is primitives.stop_gradient_p
@@ -226,7 +227,7 @@ class _Gatherer:
                     self._replace_reduction(one)
 
     def _reduction(self, op: Op) -> "_Reduction | None":
-        """The reduction that an operation on a stack of any number of values stands for."""
+        """The reduction that an operation on a stack of any number of values computes, or None."""
         if len(op.outputs) != 1 or type(op.inputs[0]) is not Value:
             return None
         stacked = self._origin(op.inputs[0])
@@ -251,8 +252,8 @@ class _Gatherer:
         return found if self.wanted(stack.inputs) else None
 
     def _stack_of(self, value: Any) -> tuple[Op | None, Sequence[Any]]:
-        """The operation that stacks what a value is made of, and the equation that converted it, or stopped its
-        derivative, if one did."""
+        """The operation that stacks the terms, and the equations between the stack and the reduction: a conversion or a
+        `stop_gradient`."""
         op = value.source if type(value) is Value else None
         if not isinstance(op, Op):
             return None, ()
@@ -281,7 +282,7 @@ class _Gatherer:
         else:
             reduced = reduce_pairs(terms, reduction.primitive, op, made)
         self.reductions.append((terms, op))
-        # What follows the reduction in the same operation: the division of a mean, whose divisor is an operand.
+        # the equations after the reduction in the same operation: the division of a mean, whose divisor is an operand
         env: dict[Any, Any] = {reduction.outvars[0]: reduced}
         for equation in following:
             step = _step(equation, [_operand(atom, env, op, equation, len(terms)) for atom in equation.invars], op)
@@ -290,7 +291,7 @@ class _Gatherer:
         self.replaced[id(op)] = made
         if is_sum or stop is None:
             _replace_value(op.outputs[0], env[result])
-        else:  # a reduction of its own, which has no derivative
+        else:  # a separate reduction, which has no derivative
             _replace_value(stop.outputs[0], env[result])
             self.dropped.add(id(stop))
 
@@ -300,12 +301,12 @@ class _Reduction(NamedTuple):
 
     Attributes:
         op: the operation.
-        stacked: the value that it reads: a stack, or that in another dtype.
+        stacked: its input: a stack, or a stack in another dtype.
         stack: the operation that stacks.
-        conversions: equations that convert what is stacked; the last may be the operation's own, since short integers,
-            bools and short floats are summed in a type that has room for the sum.
-        equations: the reduction, and what follows it in the operation.
-        result: the variable that the operation makes.
+        conversions: equations that convert the stack. The last may belong to `op` itself: short integers, bools and
+            short floats are summed in a wider type.
+        equations: the reduction, and the equations after it in the operation.
+        result: the variable of the operation's output.
     """
 
     op: Op
@@ -316,10 +317,10 @@ class _Reduction(NamedTuple):
     result: Any
 
 
-_BOOL = np.dtype(bool)  # comparing a dtype with a dtype takes a tenth of what comparing it with a type does
+_BOOL = np.dtype(bool)  # comparing two dtypes takes a tenth of the time of comparing a dtype with a type
 _REDUCTIONS = {primitives.reduce_sum_p: "sum", primitives.reduce_max_p: "max", primitives.reduce_min_p: "min"}
 _ELEMENTWISE = (primitives.convert_element_type_p, primitives.stop_gradient_p)
-"""Operations on a stack that may come before its reduction. Each value of the stack gets them."""
+"""Operations between a stack and its reduction that are allowed. They are applied to each value of the stack."""
 
 
 def _is_var(atom: Any) -> bool:
@@ -327,7 +328,7 @@ def _is_var(atom: Any) -> bool:
 
 
 def _equations(op: Op) -> Sequence[Any]:
-    """What an operation does, as equations: one, or those of a function of jnp's."""
+    """The equations of an operation: one, or those of a function of jnp."""
     if op.primitive is compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts:
         return op.params["jaxpr"].jaxpr.eqns
     if op.primitive is None or op.primitive is compat.jit_p:
@@ -358,21 +359,21 @@ def _flat_terms(
 def _accumulating(
     last: Op, inner: dict[int, list[Op]], above: dict[int, Op | None], places: dict[int, Any]
 ) -> set[int]:
-    """The additions that accumulate on the paths that lead to `last`; `above` is told which addition reads each."""
+    """The additions that accumulate on the paths to `last`. Fills in `above`: the addition that reads each addition."""
     above[id(last)] = None
     order = [last]
     for op in order:
         for source in inner[id(op)]:
             above[id(source)] = op
             order.append(source)
-    # The nearest addition above that has the same place: what lies between the two accumulates.
+    # Look for the nearest addition above with the same place. All additions between the two accumulate.
     found: set[int] = set()
     nearest: dict[int, dict[Any, Op]] = {}
     for op in order:
         upper = above[id(op)]
         seen = {} if upper is None else nearest[id(upper)]
         if upper is not None and len(inner[id(upper)]) > 1:
-            seen = dict(seen)  # the paths part
+            seen = dict(seen)  # the paths separate here
         place = places[id(op)]
         if place in seen:
             step: Op | None = op
@@ -387,7 +388,7 @@ def _accumulating(
 
 
 def _is_plain_term(value: Any, total: Value) -> bool:
-    """Whether a value is of the type of a total and certainly not the zero that a sum begins with."""
+    """Whether a value has the type of a total, and is certainly not the initial zero of a sum."""
     if type(value) is not Value or value.aval_id != total.aval_id or total.aval.dtype == _BOOL:
         return False
     source = value.source
@@ -395,7 +396,7 @@ def _is_plain_term(value: Any, total: Value) -> bool:
 
 
 def _is_addition(op: Op) -> bool:
-    """Whether an operation adds its two inputs, after one conversion of each at most."""
+    """Whether an operation adds its two inputs, with at most one conversion of each."""
     if op.primitive is not compat.jit_p or len(op.inputs) != 2:
         return op.primitive is primitives.add_p
     equations = _equations(op)
@@ -410,7 +411,7 @@ def _is_addition(op: Op) -> bool:
 
 
 def _may_be_term(value: Any, total: Value) -> bool:
-    """Whether a value that is added to others can be a term of a total. Bools are not added up but joined by `or`."""
+    """Whether a value can be a term of a total. Bools are not: they are joined by `or`."""
     aval = value.aval if type(value) is Value else compat.typeof(value)
     return aval.shape == total.aval.shape and total.aval.dtype != _BOOL
 
@@ -422,21 +423,21 @@ def _same_class(one: Value, other: Value) -> bool:
 
 
 def _place(op: Op) -> Any:
-    """The place in the code of an operation, whatever activation of the function it is."""
+    """The place of an operation in the code, equal for all activations of the function."""
     site = op.site
     assert site is not None
     return site.ordinal, *[(id(frame.f_code), instruction) for frame, instruction in site.chain]
 
 
 def _replace_value(old: Value, new: Any) -> None:
-    """Make a value an alias of another, which takes its number."""
+    """Make a value an alias of another value, and give its row id to the other value."""
     old.source = new
     if type(new) is Value and new.row is None:
         new.row, new.form = old.row, old.form
 
 
 def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] | None = None) -> Op:
-    """An equation of what `op` does as an operation, of another shape if one is given."""
+    """One equation of `op` as an operation, optionally with another shape."""
     step = Op(inputs, op.scope, op.at, op.site)
     step.primitive, step.params, step.effects = equation.primitive, equation.params, equation.effects
     avals = [var.aval for var in equation.outvars]
@@ -467,7 +468,7 @@ def _operand(atom: Any, env: dict[Any, Any], op: Op, equation: Any, terms: int) 
 
 
 def _reduce(operation: str, terms: list[Any], last: Op, output: Value) -> Op:
-    """The operation that makes `output` as the sum, the maximum or the minimum of the terms."""
+    """The operation that computes `output` as the sum, the maximum or the minimum of the terms."""
     reduction = Op(terms, last.scope, last.at)
     reduction.made_from = last.site
     aval = compat.typeof(terms[0])

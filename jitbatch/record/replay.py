@@ -1,4 +1,4 @@
-"""Replaying a call: its template adds nodes to the graph, and its body does not run."""
+"""Replay of a known call: its template adds nodes to the graph, and its body does not run."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def replay(
     recorder: "Recorder", template: tuple[Any, ...], rows: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Add the nodes of a template to the graph, and make the result of the call.
+    """Add the nodes of a template to the graph, and return the result of the call.
 
     Args:
         recorder: the recording.
-        template: a `Template`, or a plain tuple of its fields, which is taken apart faster.
-        rows: the row ids of the arguments, without those that hold nothing but shared values. The list is changed.
+        template: a `Template`, or a plain tuple of its fields, which Python unpacks faster.
+        rows: the row ids of the arguments, without arguments with only shared values. The list is changed.
         args, kwargs: the arguments.
     """
     (
@@ -43,7 +43,7 @@ def replay(
         return _make_result(recorder, other, first, args, kwargs)
     values = []
     for place, aval, aval_id in results:
-        value = new(Value)  # as `Value(...)`, in less time
+        value = new(Value)  # a faster `Value(...)`
         value._trace = recorder
         value.aval = aval
         value.aval_id = value.form = aval_id
@@ -67,7 +67,7 @@ def further_rows(recorder: "Recorder", further: Sequence[Any]) -> list[int]:
 def _make_result(
     recorder: "Recorder", result: AnyResult, first: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A result with any leaves; the first output of the call's nodes has the row id `first`."""
+    """A result with arbitrary leaves; `first` is the row id of the first node output of the call."""
     arguments = jax.tree.leaves((*args, *kwargs.values()))
     outputs: dict[int, Value] = {}
     leaves: list[Any] = []

@@ -1,7 +1,7 @@
-"""Which values of a recording are rows of the batch, and which are shared by all samples.
+"""The decision between rows of the batch and shared values, for each value of a recording.
 
-A value is a row if it depends on the sample. Everything else is shared: leaves of the shared arguments, concrete
-arrays, and what is computed from these alone.
+A value is a row if it depends on the sample. All other values are shared: leaves of the shared arguments, concrete
+arrays, and results of operations on these only.
 """
 
 import itertools
@@ -18,20 +18,20 @@ from jitbatch.util import compat
 from jitbatch.util.array_leaves import plain_aval
 
 SMALL = 1024
-"""Constants of up to this many elements that are passed to a subgraph are rows of the batch, as inputs are: calls on
-different constants are one bucket. Larger ones, and what a subgraph closes over, are part of what it computes."""
+"""The largest number of elements of a constant that becomes a row, like an input, if it is passed to a subgraph. So
+calls with different constants have one type. Larger constants, and closed-over constants, are part of the cell."""
 
 
 class ClosesOverTracer(Exception):
-    """A sample uses a value of an outer transformation: its graph holds for this call alone."""
+    """A sample uses a value of an outer transformation, so its graph is valid for this call only."""
 
 
 class Rows:
     """The row ids and shared ids of the values of one recording.
 
     Attributes:
-        builder: the graph that is recorded.
-        elements: rows of the sample's leaves that were read, by their sources.
+        builder: the graph.
+        elements: the rows of the sample's leaves that were read, by their sources.
     """
 
     def __init__(self, builder: GraphBuilder, cells: GroupCells, may_close_over_tracers: bool):
@@ -44,7 +44,7 @@ class Rows:
     # Rows
 
     def row(self, value: Any) -> int | None:
-        """The row id of a value, None for one that is shared."""
+        """The row id of a value, None for a shared value."""
         if type(value) is not Value:
             return None
         if value.row is None:
@@ -56,12 +56,12 @@ class Rows:
         return value.row
 
     def any_row(self, value: Any) -> int:
-        """The row id of a value; a shared one is made a row."""
+        """The row id of a value. A shared value becomes a row."""
         row = self.row(value)
         return self.builder.shared_row(self.shared(value)) if row is None else row
 
     def place(self, op: Op) -> None:
-        """Give row ids to the outputs of an operation, if it depends on the sample."""
+        """Assign row ids to the outputs of an operation, if it depends on the sample."""
         for operand in op.inputs:
             if type(operand) is Value and (operand.row is not None or self.row(operand) is not None):
                 break
@@ -76,11 +76,11 @@ class Rows:
     # Elements of the sample's leaves
 
     def has_few_elements(self, base: Value) -> bool:
-        """Whether a value is a leaf of the sample, or a row of one, with few elements along its first axis."""
+        """Whether a value is a leaf of the sample, or a row of a leaf, with a short first axis."""
         return type(base.source) is tuple and base.aval.shape[0] <= SMALL
 
     def all_elements(self, base: Value) -> list[Value]:
-        """All that `element` returns for a value, in half of the time."""
+        """`element` for all indices of a value, in half of the time."""
         source, length, trace = base.source, base.aval.shape[0], base._trace
         leaf, depth, row = source
         first = row * length
@@ -95,7 +95,7 @@ class Rows:
         return values if len(missing) == length else [known[source] for source in sources]
 
     def element(self, base: Value, index: int) -> Value | None:
-        """`base[index]` as a row that is given, if `base` is a leaf of the sample or a row of one; else None."""
+        """`base[index]` as an input row, if `base` is a leaf of the sample or a row of a leaf; else None."""
         source = base.source
         if type(source) is not tuple:
             return None
@@ -109,7 +109,7 @@ class Rows:
         return found
 
     def element_of(self, op: Op) -> Value | None:
-        """The `element` that an indexing operation computes, whatever its operand is an alias of."""
+        """The `element` that an indexing operation computes. Aliases of its operand are followed."""
         base, index = root(op.inputs[0]), op.index
         while type(base) is Value and type(base.source) is Op and isinstance(base.source.index, range):
             index, base = within(base.source.index, index), root(base.source.inputs[0])  # type: ignore[arg-type]
@@ -120,13 +120,13 @@ class Rows:
     # Shared values
 
     def shared(self, value: Any) -> int:
-        """The shared id of a value that is shared."""
+        """The shared id of a shared value."""
         origin = root(value)
         shared_id = self._known_shared(origin)
         if shared_id is not None:
             return shared_id
         pending = [origin.source]
-        while pending:  # there may be too many operations for a recursion
+        while pending:  # not recursive: there may be too many operations
             operands = map(root, pending[-1].inputs)
             missing = [operand.source for operand in operands if self._known_shared(operand) is None]
             if not missing:
@@ -135,7 +135,7 @@ class Rows:
         return self.tables.shared_of_form(origin.form)
 
     def _known_shared(self, value: Any) -> int | None:
-        """The id of a shared value, None if an operation computes it that was not shared yet."""
+        """The id of a shared value. None if its operation has no id yet."""
         if type(value) is not Value:
             return self._share_array(value)
         if value.form is not None and value.form < 0:
@@ -155,7 +155,7 @@ class Rows:
             value.form = self.tables.shared_form(value.aval_id, shared_id)
 
     def form(self, value: Any) -> int:
-        """The form of an array: what a decorated function that is called on it depends on."""
+        """The form of an array: its part of the key of a decorated call."""
         if type(value) is not Value:
             return self.tables.shared_form(self.tables.avals.number(plain_aval(value)), self._share_array(value))
         if value.form is None:
@@ -165,5 +165,5 @@ class Rows:
 
 
 def is_small(value: Any) -> bool:
-    """Whether a constant becomes a row where it is passed to a subgraph."""
+    """Whether a constant becomes a row if it is passed to a subgraph."""
     return not compat.is_tracer(value) and np.size(value) <= SMALL

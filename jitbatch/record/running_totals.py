@@ -1,8 +1,8 @@
-"""Running totals: additions that are one operation while a sample is recorded.
+"""Running totals: several additions as one operation during recording.
 
-`total = total + term` in a loop, or Python's `sum`, makes an addition for every term. Where one adds to what the
-addition in the same place of the code made before, it is that operation again with one term more. If something reads
-what the total was on the way, it is taken apart into additions.
+`total = total + term` in a loop, or Python's `sum`, computes one addition for each term. If an addition adds to the
+result of the previous addition at the same place in the code, the previous operation gets one more term. If something
+reads an intermediate total, the operation is split into additions again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,12 @@ from jitbatch.record.values import Op, Value
 
 
 def is_total(op: Op, value: Value, scope: int) -> bool:
-    """Whether a value is what an addition in some scope made last, and a row."""
+    """Whether a value is a row, and the latest output of an addition in this scope."""
     return op.primitive is primitives.add_p and op.outputs[0] is value and op.scope == scope and value.row is not None
 
 
 def continue_total(op: Op, term: Value, result: Value, at: int) -> None:
-    """Add one term more. The operation is to be among the others once for each addition."""
+    """Add one more term. The list of operations must contain the operation once for each addition."""
     if not op.totals:
         op.inputs, op.totals = list(op.inputs), []
     op.inputs.append(term)  # type: ignore[attr-defined]
@@ -27,7 +27,7 @@ def continue_total(op: Op, term: Value, result: Value, at: int) -> None:
 
 
 def apart(ops: Sequence[Op], which: Callable[[Op], bool] = lambda op: True) -> list[Op]:
-    """The operations, with additions in place of running totals."""
+    """The operations, with running totals split into additions."""
     additions: dict[int, Iterator[Op]] = {}
     result = []
     for op in ops:

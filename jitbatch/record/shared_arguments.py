@@ -1,4 +1,4 @@
-"""The shared arguments of a call: their array leaves, and a key for everything else."""
+"""The shared arguments of a call: their array leaves, and a key for all other parts."""
 
 import copy
 import itertools
@@ -17,10 +17,10 @@ from jitbatch.util.static import bits_key, flatten_with_statics
 
 
 class SharedArguments:
-    """The shared arguments of a call: their array leaves, and everything else as a key.
+    """The shared arguments of a call: their array leaves, and a key for all other parts.
 
     Functions and other leaves that are not arrays (the activation in an Equinox module) belong to the key. The order of
-    keys in dicts does not: it matters to what is recorded, but a program finds its leaves whatever their order.
+    keys in dicts does not belong to it. The order affects the recording, but a program finds its leaves in every order.
     """
 
     def __init__(self, shared: tuple[Any, ...]):
@@ -36,7 +36,7 @@ class SharedArguments:
         self._shared: tuple[Any, ...] | None = shared
 
     def with_values(self, shared: tuple[Any, ...], leaves: list[Any]) -> "SharedArguments":
-        """Other arguments with this key, all of whose leaves are arrays."""
+        """Shared arguments with this key and other leaves, which are all arrays."""
         other = object.__new__(SharedArguments)
         other.leaves = other._all = leaves
         other.described, other.key, other._treedef = self.described, self.key, self._treedef
@@ -45,7 +45,7 @@ class SharedArguments:
         return other
 
     def in_order(self, orders: Orders) -> "SharedArguments":
-        """These arguments with keys in another order."""
+        """These arguments with another order of keys."""
         other = copy.copy(self)
         vars(other).pop("trees", None)
         other.orders = orders
@@ -68,7 +68,7 @@ class SharedArguments:
         return with_orders(self._treedef, self.orders).unflatten(leaves)
 
     def without_values(self) -> "SharedArguments":
-        """These arguments with shapes and dtypes in place of arrays."""
+        """These arguments, with shapes and dtypes in place of arrays."""
         abstract = self.in_order(self.orders)
         abstract._shared = None
         avals = map(aval_of, self.leaves)
@@ -78,7 +78,7 @@ class SharedArguments:
         return abstract
 
     def check_data(self, call: Arguments) -> None:
-        """Refuse shapes and dtypes in place of arrays, where something is computed with them."""
+        """Raise an error if there are shapes and dtypes in place of arrays, for calls that compute with the arrays."""
         if jax.ShapeDtypeStruct not in map(type, self.leaves):
             return
         names = shared_names(self.key, call)
@@ -96,19 +96,19 @@ class SharedArguments:
 
 
 def shared_names(key: Any, call: Arguments) -> list[str]:
-    """The names of the array leaves of shared arguments with this key, as `params['w']`."""
+    """The names of the array leaves of shared arguments with this key, such as `params['w']`."""
     treedef, _, described, _ = key
     arguments = [part.name for part in call.parts if part.axis is None]
     try:
         paths = jax.tree_util.tree_flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
         names = [arguments[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in paths]
-    except Exception:  # a class of the user's that cannot be made of numbers
+    except Exception:  # a class of the user that cannot hold numbers
         names = [f"leaf {leaf}" for leaf in range(treedef.num_leaves)]
     return [name for name, description in zip(names, described, strict=True) if description is not None]
 
 
 def shared_difference(planned: Any, given: Any, call: Arguments) -> str:
-    """How the keys of two shared arguments differ."""
+    """A description of the difference between the keys of two shared arguments."""
     if planned[0] != given[0]:
         return "their trees differ" + _tree_difference(planned, given, call)
     names = iter(shared_names(planned, call))

@@ -1,4 +1,4 @@
-"""Structures: the leaves of a sample, and the key that samples of one program have in common."""
+"""Structures: the leaves of a sample, and a key that is equal for samples with one program."""
 
 import functools
 import itertools
@@ -23,11 +23,11 @@ _is_none = functools.partial(operator.is_, None)
 
 
 _jax_arrays: "weakref.WeakSet[type]" = weakref.WeakSet()
-"""Classes whose instances are arrays of JAX's: asking JAX for each leaf takes longer than all else here."""
+"""JAX's array classes. Calling JAX's check for each leaf would take longer than all other work of this module."""
 
 
 def describe_leaf(leaf: Any) -> Hashable:
-    """The type of an array leaf, as part of a key; None for what is not an array."""
+    """The type of an array leaf, as part of a key. None for other leaves."""
     kind = type(leaf)
     if kind in NUMBERS:
         return kind
@@ -39,7 +39,7 @@ def describe_leaf(leaf: Any) -> Hashable:
         return None
     if not hasattr(leaf, "shape"):
         return compat.typed_number(leaf)
-    if isinstance(leaf, jax.Array) and hasattr(leaf, "weak_type"):  # keys have none
+    if isinstance(leaf, jax.Array) and hasattr(leaf, "weak_type"):  # typed keys have no weak type
         _jax_arrays.add(kind)
     return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
 
@@ -52,11 +52,11 @@ def aval_of(leaf: Any) -> Any:
 
 
 MOST_PARTS = 2**20
-"""The most parts of a sample as a tree, its leaves among them."""
+"""The largest number of parts of a sample as a tree, including its leaves."""
 
 
 def _is_flat(sample: tuple[Any, ...]) -> bool:
-    """Whether no part of a sample is a container."""
+    """Whether a sample has no nested containers."""
     return all(type(part) in _ARRAYS or type(part) in _jax_arrays for part in sample)
 
 
@@ -64,7 +64,7 @@ _ARRAYS = NUMBERS | {np.ndarray}
 
 
 class StructureKey(tuple[Any, ...]):
-    """The key of a structure, which is hashed once: it is looked up several times for each new sample."""
+    """The key of a structure. Its hash is computed once, because each new sample looks it up several times."""
 
     def __hash__(self) -> int:
         try:
@@ -81,9 +81,9 @@ class Structure:
         sample: the sample.
         leaves: its leaves.
         arrays: the leaves that are not numbers.
-        key: equal for samples that are the same program.
-        recorded: its graph, where that is known already, and its leaves as input rows of that (see `ir/input_rows`).
-            Each context has structures of its own (see `record/context`).
+        key: equal for samples with the same program.
+        recorded: its graph, if it is known already, and its leaves as input rows of the graph (see `ir/input_rows`).
+            Each context has its own structures (see `record/context`).
     """
 
     __slots__ = ("arrays", "key", "leaves", "recorded", "sample")
@@ -103,7 +103,7 @@ class Structure:
                 "jax.tree.flatten has to stay below it. Raise the limit with sys.setrecursionlimit, or hold the sample "
                 "as arrays of nodes instead of nested containers"
             ) from error
-        # Numbers are many: they are told from arrays without a loop in Python.
+        # Samples have many numbers. They are separated from arrays without a Python loop.
         numbers = tuple(map(_NUMBER.get, map(type, self.leaves)))
         self.arrays = list(itertools.compress(self.leaves, map(_is_none, numbers))) if None in numbers else []
         others = tuple(map(describe_leaf, self.arrays))
@@ -114,7 +114,7 @@ class Structure:
         self.recorded: tuple[Any, Inputs] | None = None
 
     def inputs_of(self, graph: Any) -> Inputs:
-        """The leaves that are rows of a graph."""
+        """The leaves that are input rows of a graph."""
         recorded = self.recorded  # read once: another thread may replace it
         known = recorded is not None and recorded[0] is graph
         return recorded[1] if known else graph.input_rows.taken(self.leaves)  # type: ignore[index]
@@ -125,16 +125,16 @@ class Structure:
         return hash((identity(self.sample), *[leaf if type(leaf) in NUMBERS else id(leaf) for leaf in self.leaves]))
 
     def is_current(self) -> bool:
-        """Whether a sample that `cannot_change` still has this key: NumPy lets an array take another shape."""
+        """Whether an immutable sample still has this key: NumPy allows to change the shape of an array in place."""
         return tuple([(array.shape, array.dtype, False) for array in self.arrays]) == self.key[3]
 
 
 MOST_BYTES = 4096
-"""The arrays of a sample that is remembered have at most so many bytes."""
+"""The largest total size of the arrays of a cached sample."""
 
 
 def identity(sample: tuple[Any, ...]) -> Hashable:
-    """A key that no other sample has while this one exists."""
+    """A key that no other sample has during the lifetime of this one."""
     return id(sample[0]) if len(sample) == 1 else tuple(map(id, sample))
 
 
@@ -146,8 +146,8 @@ def identities(samples: Sequence[tuple[Any, ...]]) -> list[Hashable]:
 
 
 def cannot_change(sample: tuple[Any, ...]) -> bool:
-    """Whether a sample will have the same leaves whenever it is taken apart, and is small: tuples of numbers, of
-    `Static` and of NumPy's arrays (what is in an array may change)."""
+    """Whether a sample is small, and has the same leaves whenever it is flattened: it consists of tuples of numbers,
+    `Static` objects and NumPy arrays. The contents of the arrays may change."""
     remaining = list(sample)
     tuples = {tuple}
     size = 0
@@ -173,7 +173,7 @@ _named_tuples: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictiona
 
 
 def is_named_tuple(kind: type, part: tuple[Any, ...]) -> bool:
-    """Whether JAX takes instances of a class apart as it does named tuples, and not in a way of their own."""
+    """Whether JAX flattens instances of a class as named tuples. A class can also register its own way."""
     found = _named_tuples.get(kind)
     if found is None:
         items, treedef = jax.tree.flatten(part, is_leaf=lambda item: item is not part)
@@ -183,7 +183,7 @@ def is_named_tuple(kind: type, part: tuple[Any, ...]) -> bool:
 
 
 def described_leaves(structure: Any) -> Iterator[Any]:
-    """What `describe_leaf` said of each leaf of samples with this key."""
+    """The result of `describe_leaf` for each leaf of samples with this key."""
     _, _, numbers, others = structure
     remaining = iter(others)
     return (next(remaining) if number is None else number for number in numbers)
@@ -198,7 +198,7 @@ def _leaf_error(sample: tuple[Any, ...], index: int, names: Sequence[str]) -> Sa
 
 
 def _what_is_wrong(leaf: Any) -> str:
-    """The type of a leaf that is no array, and what to do."""
+    """The type of a leaf that is not an array, and a remedy, for errors."""
     name = type(leaf).__name__
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return (

@@ -1,8 +1,7 @@
-"""Templates: the nodes that a call of a decorated function adds to a graph, in terms of its arguments.
+"""Templates: the nodes that a decorated call adds to a graph, in terms of its arguments.
 
-Which nodes there are, which kinds they have and which operands they read depends on the forms of the arguments alone:
-on their trees and avals, and on which of them are which shared values. So a template serves all calls on arguments of
-the same forms (see `record/replay`).
+The nodes, their kinds and their operands depend only on the forms of the arguments: on their trees and avals, and on
+the identity of shared values among them. So one template serves all calls with these forms (see `record/replay`).
 """
 
 import functools
@@ -21,7 +20,7 @@ from jitbatch.util import passes
 
 
 class NodeOutput(NamedTuple):
-    """An output of a node of the template: its place among all of these, and its aval."""
+    """An output of a node of the template: its index among all node outputs, and its aval."""
 
     place: int
     aval: Any
@@ -29,7 +28,7 @@ class NodeOutput(NamedTuple):
 
 
 class SharedOutput(NamedTuple):
-    """A shared value that a call computes."""
+    """A shared value that the call computes."""
 
     form: int
     aval: Any
@@ -37,10 +36,11 @@ class SharedOutput(NamedTuple):
 
 
 class AnyResult(NamedTuple):
-    """A result with leaves other than outputs of nodes, or with one output twice.
+    """A result with other leaves than node outputs, or with one output twice.
 
     Attributes:
-        leaves: for each leaf an `Argument`, `NodeOutput`, `SharedOutput`, `ConstantRow`, or a value that is returned.
+        leaves: for each leaf an `Argument`, `NodeOutput`, `SharedOutput`, `ConstantRow`, or a value that is returned
+            unchanged.
         out_tree: the tree of the result.
     """
 
@@ -49,24 +49,24 @@ class AnyResult(NamedTuple):
 
 
 class Template(NamedTuple):
-    """The nodes and the result of calls on arguments of certain forms.
+    """The nodes and the result of calls with certain forms of arguments.
 
     Attributes:
         kinds: the kind id of each node.
-        counts: how many rows each node reads.
-        operands: takes the ids of these rows out of a list: of the row ids of the arguments (without those that hold
-            nothing but shared values), of the outputs of the nodes, and of `further` rows.
-        places: the places in that list.
-        row_count: how many row ids the arguments have.
-        output_count: how many outputs the nodes have.
-        reads_arguments: whether the nodes read nothing but arguments.
-        further: constants and shared values that are rows, and rows that the body closes over.
-        results: the leaves of the result, each what a `NodeOutput` of its own holds.
+        counts: the number of rows that each node reads.
+        operands: selects the ids of these rows from a list: the row ids of the arguments (without arguments with only
+            shared values), the outputs of the nodes, and the `further` rows.
+        places: the positions of these ids in the list.
+        row_count: the number of row ids of the arguments.
+        output_count: the number of node outputs.
+        reads_arguments: whether the nodes read only arguments.
+        further: constants and shared values that are rows, and closed-over rows.
+        results: for each leaf of the result, the content of its `NodeOutput`.
         make: makes the result from its leaves; None if it is one array.
         tuple_type: the class of the result if it is a tuple of its leaves.
-        form: the form of the result, if it consists of tuples of rows: it is looked up when it is passed on.
-        in_order: whether the result is all outputs of the nodes, in order.
-        any_result: a result that the four fields before do not describe.
+        form: the form of the result if it consists of tuples of rows. It is used when the result is passed to a call.
+        in_order: whether the result is all node outputs, in order.
+        any_result: a result that the four fields before cannot describe.
     """
 
     kinds: Sequence[int]
@@ -86,12 +86,14 @@ class Template(NamedTuple):
 
     @property
     def has_fixed_rows(self) -> bool:
-        """Whether `further` rows are the same for all calls of a recording: none is what the body closes over."""
+        """Whether the `further` rows are equal for all calls of a recording. This is so if the body closes over no
+        rows."""
         return not any(type(row) is Value for row in self.further)
 
 
 class _Row(NamedTuple):
-    """Where a row id is found: the part of the list that `Template.operands` takes it from, and the place there."""
+    """A reference to a row id: a part of the list that `Template.operands` selects from, and the position in that
+    part."""
 
     part: int
     place: int
@@ -102,13 +104,13 @@ ARGUMENTS, OUTPUTS, FURTHER = range(3)
 
 
 def make_template(body: CellBody, leaves: Sequence[Any], positions: Sequence[int | None], rows: Rows) -> Template:
-    """The template of calls on arguments of the forms of these leaves.
+    """The template of calls whose arguments have the forms of these leaves.
 
     Args:
         body: the cells of the call.
         leaves: the leaves of the arguments.
-        positions: for each leaf its place among the row ids of the arguments.
-        rows: those of the recording.
+        positions: for each leaf its position among the row ids of the arguments.
+        rows: the rows of the recording.
     """
     nodes = _NodeMaker(leaves, positions, rows)
     for cell in body.cells:
@@ -138,8 +140,8 @@ def make_template(body: CellBody, leaves: Sequence[Any], positions: Sequence[int
 
 
 class _NodeMaker:
-    """Makes the nodes of a template, cell by cell. A cell that reads nothing but shared values is no node: its outputs
-    are shared values."""
+    """Makes the nodes of a template, cell by cell. The outputs of a cell with only shared operands are shared values;
+    such a cell is no node."""
 
     def __init__(self, leaves: Sequence[Any], positions: Sequence[int | None], rows: Rows):
         self.kinds: list[int] = []
@@ -197,8 +199,8 @@ class _NodeMaker:
 
 
 def _plain_result(results: Sequence[Any], out_tree: Any, rows: Rows) -> tuple[Any, type | None, int | None] | None:
-    """How a result is made of its leaves, its class if it is a tuple of them, and its form; None unless it consists of
-    different outputs of nodes."""
+    """The way to make a result from its leaves, the class of the result if it is a tuple of them, and its form. None
+    unless the result consists of different node outputs."""
     if not all(type(leaf) is NodeOutput for leaf in results) or not len(set(results)) == len(results) > 0:
         return None
     outline = out_tree.unflatten(list(results))
@@ -210,12 +212,12 @@ def _plain_result(results: Sequence[Any], out_tree: Any, rows: Rows) -> tuple[An
         return out_tree.unflatten, None, None
     form = rows.tables.form("tree", out_tree, (), tuple(leaf.aval_id for leaf in results))
     kind = _tuple_type(outline)
-    # A fifth of the time that `unflatten` takes.
+    # takes a fifth of the time of `unflatten`
     return (out_tree.unflatten if kind is None else functools.partial(tuple.__new__, kind)), kind, form
 
 
 def _tuple_type(outline: Any) -> type | None:
-    """The class of a tuple, or a named one, of arrays; None for anything else."""
+    """The class of a tuple or named tuple of arrays; None for other results."""
     kind = type(outline)
     if kind.__bases__ not in ((object,), (tuple,)) or not all(type(part) is NodeOutput for part in outline):
         return None
@@ -225,7 +227,7 @@ def _tuple_type(outline: Any) -> type | None:
 
 
 def _dict_maker(outline: dict[Any, Any], results: Sequence[NodeOutput]) -> Callable[[list[Any]], Any] | None:
-    """Makes a dict of arrays, which keeps its order of keys, faster than `unflatten`."""
+    """A function that makes a dict of arrays with a fixed order of keys. It is faster than `unflatten`."""
     places = {result: place for place, result in enumerate(results)}
     found = [places.get(part) if type(part) is NodeOutput else None for part in outline.values()]
     if None in found:
@@ -235,7 +237,7 @@ def _dict_maker(outline: dict[Any, Any], results: Sequence[NodeOutput]) -> Calla
 
 
 def _is_immutable(result: Any) -> bool:
-    """Whether a result consists of tuples: its parts cannot be replaced before it is passed on."""
+    """Whether a result consists of tuples only, so that its parts cannot be replaced later."""
     if type(result) is NodeOutput:
         return True
     is_tuple = type(result) is tuple or (isinstance(result, tuple) and hasattr(result, "_fields"))
@@ -243,7 +245,7 @@ def _is_immutable(result: Any) -> bool:
 
 
 def taking(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """A function that takes the items in some places out of a list."""
+    """A function that selects the items at some positions of a list."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     return operator.itemgetter(slice(places[0], places[0] + 1) if places else slice(0))

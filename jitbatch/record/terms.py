@@ -1,4 +1,4 @@
-"""Which operations make one term of a reduction: they belong to one turn of the loop over its terms."""
+"""Marks the operations that compute one term of a reduction: they belong to one turn of the loop over its terms."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from jitbatch.util.sites import Site, loop_depth
 
 
 def mark_turns(terms: Sequence[Any], last: Op) -> None:
-    """Mark what makes one term only, so that it is not grouped with what all terms have in common; `last` is the
-    operation that the reduction of the terms is in the place of.
+    """Mark the operations that compute only one of the terms. Then they are not grouped with operations that all terms
+    have in common. `last` is the operation that the reduction of the terms replaces.
 
-    With one term there is nothing to compare with: what lies in the loops that the term is made in is its own, and
-    so are operations on one element of a list (see `record/elements`).
+    With only one term, no comparison is possible. Then two sorts of operations belong to the term: operations in the
+    loops of the term, and operations on one element of a list (see `record/elements`).
     """
     if all(type(term) is Value and term.source is NODE for term in terms):
         return
@@ -34,7 +34,7 @@ def mark_turns(terms: Sequence[Any], last: Op) -> None:
                 continue
             if _activation(op.site) is not activation or owner.get(id(op)) == number or id(op) in common:
                 continue
-            if depth is None and op.common is None and op.site is not last.site:  # no conversion before the reduction
+            if depth is None and op.common is None and op.site is not last.site:  # no conversion precedes it
                 depth = loop_depth(op.site)
             if id(op) in owner:
                 common.add(id(op))
@@ -53,7 +53,7 @@ def mark_turns(terms: Sequence[Any], last: Op) -> None:
 
 
 def _turn(term: Any) -> tuple[int, int] | None:
-    """The turn that an element of a list was made in that a term is, if it was made by `record/elements`."""
+    """The turn of a term in a loop of `record/elements`. None for other terms."""
     origin = root(term)
     op = origin.source if type(origin) is Value else None
     return op.turn if isinstance(op, Op) and op.common is not None else None

@@ -1,4 +1,4 @@
-"""Values, the abstract arrays of a sample that is recorded, and the operations that make them."""
+"""`Value`: an abstract array of a sample during recording. `Op`: the operation that computes it."""
 
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -17,22 +17,22 @@ from jitbatch.util.sites import Site
 
 
 class Op:
-    """One recorded operation: a primitive, an index into an array, or a sum that was found in others.
+    """One recorded operation: a primitive, an index into an array, or a sum that replaces several operations.
 
     Attributes:
         inputs: `Value`s, concrete arrays, and tracers of outer transformations.
         outputs: `Value`s.
-        primitive, params, effects: of a primitive.
-        cell: of a sum, maximum or minimum of terms.
-        index: of an indexing operation, an int or a range along axis 0.
-        at: how many nodes had been recorded before it.
-        site, scope: the user's code and the decorated call it was recorded in.
-        turn: which turn of a loop over terms of a reduction it belongs to, if any.
-        common: of an operation on one element of a list (see `record/elements`), the places of inputs that it has in
-            common with those on the others; None for all other operations.
-        made_from: of a sum of any length, the user's code that it was found in.
-        totals: of a running total, what it was before each of its last additions, and the `at` of that (see
-        `record/running_totals`).
+        primitive, params, effects: for a primitive.
+        cell: for a sum, maximum or minimum of terms.
+        index: for an indexing operation, an int or a range along axis 0.
+        at: the number of nodes recorded before it.
+        site, scope: the place in the user's code, and the decorated call whose body was running.
+        turn: its turn of a loop over the terms of a reduction; None outside of such loops.
+        common: for an operation on one element of a list (see `record/elements`), the positions of the inputs that are
+            the same for all elements; None for all other operations.
+        made_from: for a sum of any length, the user's code that contains it.
+        totals: for a running total, its value before each of its last additions, and the `at` of that value (see
+            `record/running_totals`).
     """
 
     primitive: Any = None
@@ -58,18 +58,18 @@ class Op:
 
 
 class SharedSource(NamedTuple):
-    """The source of a leaf of the shared arguments."""
+    """The source of a value that is a leaf of the shared arguments."""
 
     leaf: int
 
 
 InputSource: TypeAlias = tuple[int, int, int]
-"""The source of an input: a leaf of the sample, how many of its axes are indexed, and the row along them. A plain
-tuple, since there is one for each word of a sentence."""
+"""The source of an input: a leaf of the sample, the number of indexed axes of the leaf, and the row along these axes. A
+plain tuple, because a sentence has one for each word."""
 
 
 class NodeSource:
-    """The source of outputs of a call of a decorated function: of a node, or of a shared computation."""
+    """The source of the outputs of a decorated call: a node or a shared computation."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ NODE = NodeSource()
 
 
 class ConstantRow:
-    """The source of a constant that is a row, as an input is, and not part of what is computed."""
+    """The source of a constant that is a row, like an input. It is not part of the cell."""
 
     __slots__ = ("array", "aval")
 
@@ -88,17 +88,18 @@ class ConstantRow:
 
 
 SOURCES = frozenset({Op, tuple, SharedSource, NodeSource, ConstantRow})
-"""The classes of sources of values that are no aliases."""
+"""The classes of all sources except those of aliases."""
 
 
-# Arithmetic on values of one type, or with a Python number, is recorded without JAX's operators: these take 20 us.
+# Arithmetic on values of one type, or with a Python number, bypasses JAX's operators, which take 20 us.
 
 _OPERATORS = (jax.lax.add, jax.lax.mul, jax.lax.sub, jax.lax.div)
 ADD, MULTIPLY, SUBTRACT, DIVIDE = jax.make_jaxpr(lambda x: [apply(x, x) for apply in _OPERATORS])(0.0).eqns
 
 
 def _operator(equation: Any, inherited: Callable[[Any, Any], Any]) -> Any:
-    """A binary operator of `Value`, with the value on the left. What needs conversions is left to JAX."""
+    """A binary operator of `Value`, with the value on the left. JAX's operator handles operands that need a
+    conversion."""
 
     def operate(self: "Value", other: Any) -> Any:
         trace = self._trace
@@ -124,7 +125,7 @@ def _reflected(equation: Any, inherited: Callable[[Any, Any], Any]) -> Any:
 
 
 def _converted(number: Any, value: "Value") -> np.ndarray | None:
-    """A Python number as JAX converts it for arithmetic with a value; None for all that is left to JAX."""
+    """A Python number in the dtype that JAX's arithmetic gives it. None for operands that JAX handles."""
     kind = type(number)
     if not ((kind is float or kind is int) and value.aval.dtype.kind == "f" and current_trace() is value._trace):
         return None
@@ -132,14 +133,14 @@ def _converted(number: Any, value: "Value") -> np.ndarray | None:
 
 
 class Value(compat.Tracer):
-    """An array of a sample that is being recorded.
+    """An array of a sample during recording.
 
     Attributes:
-        source: the `Op` that makes it, an `InputSource`, a `SharedSource`, a `ConstantRow`, `NODE`, or another value or
-            a concrete array that it is an alias of.
+        source: the `Op` that computes it, an `InputSource`, a `SharedSource`, a `ConstantRow` or `NODE`. For an alias,
+            the other value or concrete array.
         row: its row id if it is a row of the batch (see `record/graph_builder`), None if it is shared.
-        form: what a decorated function that is called on it depends on. The form of a row is the id of its aval. The
-            form of a shared value is a negative id, which is None until it is needed.
+        form: its part of the key of a decorated call. The form of a row is the id of its aval. The form of a shared
+            value is a negative id, or None until it is needed.
     """
 
     __slots__ = ("aval_id", "form", "row", "source")
@@ -156,8 +157,8 @@ class Value(compat.Tracer):
         self.form = form
 
     def __getitem__(self, index: Any) -> Any:
-        # Indexing with Python integers is recorded as such: jnp's general indexing takes 130 us, and a row of an
-        # input must stay a reference to that row, whatever the length of the array.
+        # Indexing with Python integers has an operation of its own: jnp's general indexing takes 130 us. Also, a row of
+        # an input must stay a reference to that row, for arrays of every length.
         if isinstance(index, tuple):
             if index and len(index) <= self.ndim and all(map(_is_int, index)):
                 value: Any = self
@@ -176,7 +177,8 @@ class Value(compat.Tracer):
         return self.aval._getitem(self, index)
 
     def _check_index(self, index: tuple[Any, ...]) -> None:
-        """Raise for an index that JAX has no use for, and that a sample is likely to have led to."""
+        """Raise a helpful error for two common mistakes: an indexed number, and a slice whose bound depends on
+        values."""
         if self.ndim == 0 and any(_is_int(part) or isinstance(part, slice) for part in index):
             raise self._trace.number_error(self, "indexed")
         for part in index:
@@ -246,22 +248,22 @@ class Value(compat.Tracer):
 new = object.__new__
 
 _getitem = jax.jit(operator.getitem, inline=True)
-"""Indexing with an array as one operation: it is a dozen of jnp's, which take 270 us to record."""
+"""Indexing with an array as one operation. jnp records a dozen operations for it, in 270 us."""
 
 
 def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]], before: int = 0) -> list[Value]:
-    """Rows that a sample gives.
+    """Values for input rows.
 
     Args:
         trace: the recorder.
-        given: for each row its aval, the id of that, and its source.
-        before: how many rows were given before.
+        given: for each row its aval, the id of the aval, and its source.
+        before: the number of earlier input rows.
     """
     if trace.caller is not None:
         return trace.caller.given_rows(given, before)
     values = []
     for row, ((aval, aval_id), source) in enumerate(given, before + 1):
-        value = new(Value)  # as `Value(...)`, in less time: there is one for each word of a sentence
+        value = new(Value)  # a faster `Value(...)`: a sentence has one for each word
         value._trace = trace
         value.aval = aval
         value.aval_id = value.form = aval_id
@@ -272,7 +274,7 @@ def given_rows(trace: Any, given: Iterable[tuple[tuple[Any, int], InputSource]],
 
 
 def new_value(op: Op, aval: Any) -> Value:
-    """A value of the recording that an operation belongs to, which nothing makes yet."""
+    """A new value in the recording of an operation. It has no source yet."""
     return op.outputs[0]._trace.value(aval, None)
 
 
@@ -285,7 +287,7 @@ def _slice_parts(index: slice) -> tuple[Any, Any, Any]:
 
 
 def check_result(result: Any, sample: str) -> None:
-    """Raise for what a function returned that is not an array or a number."""
+    """Raise an error if a result has a leaf that is not an array or a number."""
     if all(map(is_array, jax.tree.leaves(result))):
         return
     for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
@@ -297,7 +299,7 @@ def check_result(result: Any, sample: str) -> None:
 
 
 def within(rows: range, index: int | range) -> int | range:
-    """The element or slice `index` of the slice `rows`, as an element or slice of what `rows` is a slice of."""
+    """Composition of two slices: the element or slice `index` of the slice `rows`, in terms of the sliced array."""
     if isinstance(index, int):
         return rows[index]
     start, step = rows.start + index.start * rows.step, index.step * rows.step
@@ -305,7 +307,7 @@ def within(rows: range, index: int | range) -> int | range:
 
 
 def root(value: Any) -> Any:
-    """What an alias stands for."""
+    """Follows aliases to the original value."""
     while type(value) is Value:
         source = value.source
         if type(source) in SOURCES:
@@ -315,7 +317,8 @@ def root(value: Any) -> Any:
 
 
 def within_body(value: Any, arguments: Container[int]) -> Any:
-    """What an alias stands for inside a body. The arguments of the body, given by `id`, stand for themselves."""
+    """Follows aliases to the original value inside a body. It stops at the arguments of the body, which are passed as a
+    set of `id`s."""
     while type(value) is Value and type(value.source) is Value and id(value) not in arguments:
         value = value.source
     return value
