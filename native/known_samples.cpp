@@ -190,16 +190,12 @@ Index KnownBatch::output() const {
   return first;
 }
 
-bool KnownBatch::lacks(const TypeTable &table) const {
-  return std::any_of(samples.begin(), samples.end(), [&](const auto &sample) { return !sample->typed(&table); });
-}
-
-std::vector<std::shared_ptr<const TypedGraph>> KnownBatch::typed(const TypeTable &table) const {
-  std::vector<std::shared_ptr<const TypedGraph>> graphs;
-  graphs.reserve(samples.size());
+bool KnownBatch::lacks(const TypeTable &table) {
+  typed.clear();
+  typed.reserve(samples.size());
   for (const auto &sample : samples)
-    graphs.push_back(sample->typed(&table));
-  return graphs;
+    typed.push_back(sample->typed(&table));
+  return std::find(typed.begin(), typed.end(), nullptr) != typed.end();
 }
 
 std::shared_ptr<InputRows> KnownBatch::inputs(std::shared_ptr<const KnownBatch> batch,
@@ -356,8 +352,9 @@ nb::list structures_of(const KnownBatch &batch) {
   return structures;
 }
 
-void put_typed(const KnownBatch &batch, const std::vector<std::shared_ptr<TypedGraph>> &graphs) {
+void put_typed(KnownBatch &batch, const std::vector<std::shared_ptr<TypedGraph>> &graphs) {
   check(graphs.size() == batch.samples.size(), "every sample has a typed graph");
+  batch.typed.assign(graphs.begin(), graphs.end());
   for (std::size_t sample = 0; sample < graphs.size(); ++sample) {
     check(graphs[sample] != nullptr, "every sample has a typed graph");
     if (!batch.samples[sample]->typed(graphs[sample]->table.get()))

@@ -83,14 +83,16 @@ struct KnownBatch {
   Index total(Index KnownSample::*number) const;
   // The output that all samples have; -1 if they differ.
   Index output() const;
-  bool lacks(const TypeTable &table) const;
-  std::vector<std::shared_ptr<const TypedGraph>> typed(const TypeTable &table) const;
+  // Reads `typed` from the samples; whether one of them has no graph of these types.
+  bool lacks(const TypeTable &table);
   // Input rows, which keep the batch.
   static std::shared_ptr<InputRows> inputs(std::shared_ptr<const KnownBatch> batch,
                                            const std::vector<ClassFormat> &formats);
 
   std::vector<std::shared_ptr<KnownSample>> samples;
   std::vector<Py_buffer> buffers; // of all arrays in the samples
+  // The graphs in terms of the types that were asked for last. A sample may forget its own for those of other batches.
+  std::vector<std::shared_ptr<const TypedGraph>> typed;
 };
 
 // A hash table of known samples by the addresses of their parts. It holds references to all that it knows, so an

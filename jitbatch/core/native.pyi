@@ -48,7 +48,8 @@ class KnownBatch:
     def graphs(self) -> tuple[Any, ...]: ...
     def structures(self) -> list[Any]: ...
     def lacks(self, table: Any, /) -> bool:
-        """Whether some sample has no typed graph of these types."""
+        """Whether some sample has no typed graph of these types. Those that there are belong to the batch from now
+        on: its samples may forget them for those of other batches."""
 
     def put_typed(self, graphs: Sequence[Any], /) -> None: ...
 

@@ -14,9 +14,10 @@ from core.cores import CORES, assert_equal_plans
 
 from jitbatch import Static, clear_caches, jitbatch
 from jitbatch.core import choice
+from jitbatch.execute.fused.layout import TableLayout
 from jitbatch.record import context as context_module
 from jitbatch.util import static
-from jitbatch.util.errors import ArgumentError
+from jitbatch.util.errors import ArgumentError, OutputError
 
 pytestmark = pytest.mark.skipif("native" not in CORES, reason="there is no compiled core")
 
@@ -110,6 +111,51 @@ def test_an_array_that_takes_another_shape_is_another_structure() -> None:
         assert not is_known(f, 2.0, [sample])
         check(f, 2.0, [sample])
         assert is_known(f, 2.0, [sample])
+
+
+def test_an_array_that_takes_another_dtype_is_another_structure() -> None:
+    f, sample = jitbatch(encode), Pair(1.0, np.float32([1.0, 2.0]))
+    check(f, 2.0, [sample])
+    for dtype in (np.int32, np.uint32, np.float32):
+        sample.values.dtype = np.dtype(dtype)
+        sample.values[:] = 3
+        assert not is_known(f, 2.0, [sample])
+        check(f, 2.0, [sample])
+        assert is_known(f, 2.0, [sample])
+
+
+def test_results_of_several_trees_cannot_be_stacked() -> None:
+    def fun(w: Any, sample: Any) -> Any:
+        result = jnp.sin(w * sample[0])
+        return {"result": result} if sample[1].value else (result,)
+
+    f, samples = jitbatch(fun, executor="fused"), [(1.0, Static(True)), (1.0, Static(False))]
+    for sample in samples:
+        like = f.plan(2.0, [sample, sample])
+    assert is_known(f, 2.0, samples)
+    for chosen in (samples, samples[::-1]):
+        with pytest.raises(OutputError, match="cannot be stacked"):
+            f.plan(2.0, chosen, like=like)
+
+
+def test_other_plans_while_a_program_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples forget graphs in terms of types that were not used lately: as if other threads planned meanwhile."""
+    cells = [jnp.sin, jnp.cos, jnp.tanh, jnp.exp, jnp.sinh, jnp.cosh, jnp.tan, jnp.arctan]
+    f = jitbatch(lambda w, sample: cells[sample[1].value](w * sample[0]), executor="fused")
+    samples = [(1.0, Static(number)) for number in range(8)]
+    likes = [f.plan(2.0, [samples[0], sample]) for sample in samples]
+    refill = TableLayout.refill
+
+    def refill_late(layout: TableLayout) -> Any:
+        monkeypatch.setattr(TableLayout, "refill", refill)
+        for like in likes[1:]:
+            f.plan(2.0, samples[:1], like=like)
+        return refill(layout)
+
+    monkeypatch.setattr(TableLayout, "refill", refill_late)
+    plan = f.plan(2.0, samples[:1], like=likes[0])
+    assert TableLayout.refill is refill
+    np.testing.assert_allclose(f.batch(2.0, plan), [np.sin(2.0)], rtol=1e-6)
 
 
 def test_arrays_that_the_core_cannot_export() -> None:
