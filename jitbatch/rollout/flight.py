@@ -194,9 +194,9 @@ class Flight:
                     f"{ticket.index} of {self._name}. They are those of a thread, so they would hold for all samples: "
                     "ask outside of the `with` block that changes them"
                 )
-            self._engine.types.learn(segment)
+            self._engine.types.learn(segment)  # first: once it is known, another thread may run it
             self.times.recorded += 1
-            return segment
+            return ticket.walker.kept(segment)
         except Exception as error:
             ticket.error = error
             self._leave(ticket)

@@ -170,7 +170,7 @@ class Walker:
         return None
 
     def record(self) -> Segment:
-        """The next segment, recorded by running the sample's code."""
+        """The next segment, recorded by running the sample's code. Other samples find it after it is `kept`."""
         found = self._walks.find([self.key])[0]
         if found is not None:  # another sample has recorded it meanwhile
             return found
@@ -181,7 +181,10 @@ class Walker:
         while live.position < len(self.answers) - 1:  # it is on a known path
             at = live.position
             self._segment(None if at < 0 else at)
-        segment = self._segment(len(self.answers) - 1 if self.answers else None)
+        return self._segment(len(self.answers) - 1 if self.answers else None)
+
+    def kept(self, segment: Segment) -> Segment:
+        """Stores the next segment for all samples on this path. Returns it, or the one that another sample stored before."""
         return self._walks.put(self.key, segment)
 
     def _segment(self, answered: int | None) -> Segment:

@@ -220,8 +220,9 @@ def test_changed_settings_are_refused() -> None:
         with jax.default_matmul_precision("highest"):
             return x if await jitbatch.value(x > one) else one
 
-    with pytest.raises(QuestionError, match=r"settings .* were changed across a question at .*test_flight.py:\d+"):
-        precise.batch(1.0, [3.0])
+    for samples in ([3.0], [3.0], [3.0, 4.0]):  # nothing of it is known afterwards
+        with pytest.raises(QuestionError, match=r"settings .* were changed across a question at .*test_flight.py:\d+"):
+            precise.batch(1.0, samples)
 
 
 def test_what_needs_decisions_says_so() -> None:
