@@ -184,7 +184,7 @@ class Walker:
         return self._segment(len(self.answers) - 1 if self.answers else None)
 
     def kept(self, segment: Segment) -> Segment:
-        """Stores the next segment for all samples on this path. Returns it, or the one that another sample stored before."""
+        """Stores the next segment, for all samples on this path. If another sample has stored one, returns that one."""
         return self._walks.put(self.key, segment)
 
     def _segment(self, answered: int | None) -> Segment:

@@ -123,8 +123,8 @@ class Jitted(Generic[P, R]):
         return Ahead(on_device(map(self._planned, minibatches)), ahead)
 
     def _planned_together(self, minibatches: Iterable[Any], ahead: int | None) -> Iterator[Any]:
-        """Yields the items of `prefetch` in one of several processes. All do this in the same order of calls: so no
-        item is planned, and no thread begins, before an item is taken with the uses of the step known."""
+        """Yields the items of `prefetch` in one of several processes. All processes do this in the same order of calls.
+        So planning, and its thread, start only when an item is taken and the uses of the step are known."""
         assert self._on_mesh is not None
         assert self._processes is not None
         items = iter(minibatches)

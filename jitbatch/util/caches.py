@@ -130,7 +130,7 @@ class Cache:
         return self.put(key, make()) if entry is None else entry
 
     def count(self, hits: int, misses: int = 0) -> None:
-        """Add hits and misses that happened without a look-up in this cache."""
+        """Add hits and misses of look-ups outside of this cache."""
         with self._lock:
             self._hits += hits
             self._misses += misses

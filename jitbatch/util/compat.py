@@ -109,7 +109,7 @@ def is_of_jit(value: Any) -> bool:
 
 
 def primal_of(value: Any) -> Any:
-    """What is differentiated, in place of its tracer. jax 0.10: such tracers hold it as `primal`."""
+    """The value that is differentiated, in place of its tracer. jax 0.10: such tracers hold it as `primal`."""
     while is_tracer(value) and hasattr(value, "primal"):
         value = value.primal
     return value
