@@ -112,7 +112,7 @@ def pack(graphs: Sequence[Graph], names: Names, call: Arguments, values: Any, ro
 
     Args:
         graphs, names, call: as for `unpack`.
-        values: a list of samples, or a tuple of lists, with a value in the place of each named input.
+        values: a list of samples, or a tuple of lists, with a value in place of each named input.
         rows: for each value class of named inputs, the array to write into.
     """
     parts = [values] if len(call.mapped) == 1 else list(values)

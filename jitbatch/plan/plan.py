@@ -118,7 +118,7 @@ class Plan:
             inputs: the arrays. They are read on the host, so this is for use outside of compiled functions.
 
         Returns:
-            A list of samples with an array in the place of each input that is differentiated, and None for all others;
+            A list of samples with an array in place of each input that is differentiated, and None for all others;
             a tuple of such lists if the function maps several arguments. In samples that were padded, or for inputs
             that the function does not read, the arrays are zero.
         """
@@ -140,7 +140,7 @@ class Plan:
         """Returns values in the structure of the samples in the form of `plan.inputs`: the inverse of `unpack`.
 
         Args:
-            values: what `unpack` returns, for example the forces that a gradient is compared with. Padding is zero.
+            values: values in the form of `unpack`, such as forces to compare a gradient with. Padding is zero.
         """
         zeros = [np.zeros(rows.shape, rows.dtype) for rows in self.inputs]
         graphs = self._graphs_of_inputs(zeros)

@@ -35,7 +35,7 @@ RoomKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class Terms:
-    """What the processes have agreed on.
+    """The sizes that the processes have agreed on.
 
     Attributes:
         counts: for each place of samples, the number of samples of each process.

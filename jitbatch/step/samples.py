@@ -126,7 +126,7 @@ class About:
 
 @jax.tree_util.register_pytree_node_class
 class Samples:
-    """A handle that stands for the samples of a step in its body.
+    """A handle for the samples of a step, inside of its body.
 
     Pass it whole to `f.batch(params, samples)`. `len(samples)` is the number of samples, padding included. Compute
     everything else before the call of the step, because the compiled step gets plans in place of samples.

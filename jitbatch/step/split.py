@@ -125,7 +125,7 @@ class Split:
 
 
 def split_over(mesh: Mesh, axis: str | None) -> Split:
-    """Returns the split over an axis of a mesh; None stands for its only axis."""
+    """Returns the split over an axis of a mesh. None means its only axis."""
     if axis is None and len(mesh.axis_names) == 1:
         axis = mesh.axis_names[0]
     if axis is None or axis not in mesh.axis_names:

@@ -85,8 +85,8 @@ class Cache:
         """Store `entry` unless the key has one already, and return the stored entry.
 
         Args:
-            mark: identifies the entry after it was dropped (see `first`); the hash of the key by default. Required
-                where one key can later stand for another entry.
+            mark: identifies the entry after it was dropped (see `first`); the hash of the key by default. Required if
+                one key can later have another entry.
         """
         with self._lock:
             if mark is not None:
