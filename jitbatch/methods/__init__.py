@@ -1,4 +1,4 @@
-"""Methods: what `@jitbatch` adds to a function.
+"""The methods that `@jitbatch` adds to a function.
 
 In: the function of one sample, and the options of the decorator.
 Out: the function itself, callable as before, with `.batch`, `.plan`, `.plans`, `.capacity`, `.explain`, `.check`,

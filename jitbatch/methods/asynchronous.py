@@ -1,4 +1,4 @@
-"""`AsyncBatched`: a decorated coroutine function, whose samples look at values."""
+"""`AsyncBatched`: a decorated coroutine function, whose samples need values."""
 
 import functools
 import inspect
@@ -34,10 +34,10 @@ R = TypeVar("R")
 
 
 class AsyncBatched(Batched[P, R]):
-    """An asynchronous function decorated by `jitbatch`: its samples look at values.
+    """An asynchronous function decorated by `jitbatch`. Its samples can ask for values.
 
-    Everything that needs to know the structure of a sample beforehand takes the decisions of a rollout as the further
-    argument `decisions`. A call of `.batch` without them rolls out.
+    Methods that need the structure of a sample beforehand take the decisions of a rollout as the additional argument
+    `decisions`. A call of `.batch` without decisions rolls the samples out.
     """
 
     def __init__(self, fun: Callable[P, R], *options: Any):
@@ -49,10 +49,10 @@ class AsyncBatched(Batched[P, R]):
 
     @unshadowed
     def batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Maps the function over samples; see `Batched.batch`. Without `decisions` the samples are rolled out.
+        """Maps the function over samples; see `Batched.batch`. Without `decisions`, the samples are rolled out.
 
-        Inside of a differentiation they are rolled out on the values, and the program that they turned out to be is
-        differentiated: no gradient passes through an answer.
+        Inside of a differentiation, the samples are first rolled out on their values. Then the resulting program is
+        differentiated. No gradient passes through an answer.
         """
         if "decisions" in kwargs or find_plan(args, kwargs) is not None:
             return super().batch(*args, **kwargs)
@@ -71,10 +71,10 @@ class AsyncBatched(Batched[P, R]):
 
     @unshadowed
     def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        """Runs samples that look at values.
+        """Runs samples that ask for values.
 
-        Each sample runs until it awaits `jitbatch.value`. What all of them need is batched and run; they get their
-        answers and go on.
+        Each sample runs until it awaits `jitbatch.value`. Then the values for all samples are computed in one batch,
+        the samples get their answers, and continue.
 
         Args:
             args: as for `batch`.

@@ -46,7 +46,7 @@ class _Watch:
         if event == _COMPILED:
             name = about.get("fun_name", "a program")
             self.entries.append(f"{name}: {self.cause}" if self.cause else f"{name}")
-            self.cause = ""  # of this program alone: the next one may have nothing to do with jitbatch
+            self.cause = ""  # only for this program: the next compilation may not belong to jitbatch
 
 
 _watches: list[_Watch] = []
@@ -90,7 +90,7 @@ _is_trial: ContextVar[bool] = ContextVar("is_trial", default=False)
 
 @contextmanager
 def trial() -> Iterator[None]:
-    """Plans that are traced inside are not noted: what is traced is thrown away and never compiled."""
+    """A context in which traced plans are not counted, because the trace is dropped and never compiled."""
     token = _is_trial.set(True)
     try:
         yield
@@ -99,7 +99,7 @@ def trial() -> Iterator[None]:
 
 
 def note_run(plan: Plan) -> None:
-    """Notes that a plan is about to be run or traced, and logs the cause if it needs a new program."""
+    """Stores that a plan is about to be run or traced, and logs the cause if it needs a new program."""
     if _is_trial.get():
         return
     static = plan.static

@@ -1,4 +1,5 @@
-"""A plan's inputs are constants, but those that are declared differentiable: differentiating others is an error."""
+"""Plan inputs that may not be differentiated: an error for a derivative of an input that is not declared
+`differentiable`."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,5 @@
-"""Inputs that are differentiated: named by the user, rows of a plan, and back in the structure of the samples."""
+"""Differentiable inputs: from the names that a user gives, to rows of a plan, and back to the structure of the
+samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ def differentiable_classes(graphs: Sequence[Graph], names: Names, call: Argument
 
 
 def check_names(graphs: Sequence[Graph], names: Names, call: Arguments) -> None:
-    """Raises `ArgumentError` for a name that no sample has an array of floats at."""
+    """Raises `ArgumentError` for a name without an array of floats in any sample."""
     for name in names:
         if not any(leaves_named(graph, (name,), call) for graph in set(graphs)):
             paths = zip(_paths(graphs[0], call), described_leaves(graphs[0].structure), strict=True)
@@ -50,7 +51,7 @@ def check_names(graphs: Sequence[Graph], names: Names, call: Arguments) -> None:
 
 
 def leaves_named(graph: Graph, names: Names, call: Arguments) -> frozenset[int]:
-    """The leaves of floats of a sample whose path contains one of the names."""
+    """The float leaves of a sample whose path contains one of the names."""
 
     def find() -> frozenset[int]:
         wanted = [tuple(name.split(".")) for name in names]
@@ -65,7 +66,8 @@ def leaves_named(graph: Graph, names: Names, call: Arguments) -> frozenset[int]:
 
 
 def check_parts(graphs: Sequence[Graph], names: Names, call: Arguments) -> None:
-    """Raises `ArgumentError` for a named input that is rows of several arrays: its gradient would be in parts."""
+    """Raises `ArgumentError` for a named input whose rows lie in several arrays, because its gradient would be in
+    parts."""
     for number, graph in enumerate(graphs):
         leaves = [span.leaf for span in _spans(graph, names, call)]
         if len(set(leaves)) < len(leaves):
@@ -110,7 +112,7 @@ def pack(graphs: Sequence[Graph], names: Names, call: Arguments, values: Any, ro
 
     Args:
         graphs, names, call: as for `unpack`.
-        values: a list of samples, or a tuple of lists, with a value in the place of each named input.
+        values: a list of samples, or a tuple of lists, with a value in place of each named input.
         rows: for each value class of named inputs, the array to write into.
     """
     parts = [values] if len(call.mapped) == 1 else list(values)
@@ -159,7 +161,8 @@ def _starts(graphs: Sequence[Graph]) -> Iterator[dict[int, int]]:
 
 
 class _Span(NamedTuple):
-    """Inputs that are rows of one leaf: its shape as rows, which of them, and their value class and rows."""
+    """Inputs that are rows of one leaf: the leaf's shape as rows, the indices of the rows, their value class and their
+    ids."""
 
     leaf: int
     shape: tuple[int, ...]
@@ -209,6 +212,6 @@ def _contains(path: tuple[str, ...], part: tuple[str, ...]) -> bool:
 
 
 def _dtype(described: Any) -> Any:
-    """The dtype of a leaf that `describe_leaf` described."""
+    """The dtype of a leaf, from its description by `describe_leaf`."""
     dtype = described[1] if isinstance(described, tuple) else np.result_type(described)
     return np.dtype(np.void) if compat.is_prng_key(dtype) else dtype

@@ -30,7 +30,7 @@ def outputs_of(
         tables: the tables of the function.
         out: the form of the outputs; see `jitbatch`. `"rows"` is for callers that hand out the results themselves: the
             rows of all leaves, for each value class.
-        least: the least sizes: what an item looks like, and the classes of outputs, as far as an earlier plan knows.
+        least: the least sizes: the form of an item, and the classes of outputs, if an earlier plan has them.
     """
     if out == "list":
         return tuple(g.out_tree for g in graphs), [g.out_classes for g in graphs]
@@ -78,7 +78,7 @@ def rows_of_outputs(
         rows: int32; the rows of the leaves of all results, sample after sample.
         out: the form of the outputs; see `jitbatch`.
         classes: the value classes of the leaves of a result or an item, or of all leaves.
-        least: the least sizes, of which the number of items or of output rows counts.
+        least: the least sizes. Only the number of items or of output rows is read.
         headroom_for: where the number of rows may vary, the number of samples to add headroom for; 0 for none.
 
     Returns:

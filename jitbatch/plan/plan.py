@@ -32,17 +32,16 @@ class Plan:
     """The analysis of one batch: the calls that run together, and the rows that they read and write.
 
     `f.plan(...)` makes a plan, and `f.batch(shared, plan)` runs it. A plan is a pytree. Its leaves are small integer
-    tables and the input rows of the batch. Input rows are constants, but those that `f.plan(..., differentiable=...)`
-    names. The rest is static. Plans can be pickled.
-    `jax.export` can save a program that takes a plan; the program then runs all plans of the function with the same
-    sizes, as `f.plan(..., like=plan)` makes them.
+    tables and the input rows of the batch. Input rows are constants, except for the inputs in `f.plan(...,
+    differentiable=...)`. The rest is static. Plans can be pickled. `jax.export` can save a program that takes a plan.
+    The program then runs all plans of the function with the same sizes; `f.plan(..., like=plan)` makes such plans.
 
     Attributes:
         rows: for each arena, its input rows, padded to the size in its `ArenaShape`.
         tables: the integer tables of the program, such as operand rows and trip counts, packed into one int32 array.
-        out_rows: the rows of the outputs. For `out="stack"`, int32 [samples] for each output; for `out="list"`,
-            int32 [outputs] for each sample; for `out="ragged"`, int32 [rows] for each leaf of an item; for
-            `out="rows"`, which the library uses itself, int32 [rows] for each value class of `static.out_classes`.
+        out_rows: the rows of the outputs. For `out="stack"`, int32 [samples] for each output; for `out="list"`, int32
+            [outputs] for each sample; for `out="ragged"`, int32 [rows] for each leaf of an item; for `out="rows"`,
+            which the library uses itself, int32 [rows] for each value class of `static.out_classes`.
         ragged: for `out="ragged"`, the `Ragged` result without its rows; otherwise None.
         counts: int32; the fields of the plan's `Summary`.
         static: the static part of the pytree.
@@ -119,7 +118,7 @@ class Plan:
             inputs: the arrays. They are read on the host, so this is for use outside of compiled functions.
 
         Returns:
-            A list of samples with an array in the place of each input that is differentiated, and None for all others;
+            A list of samples with an array in place of each input that is differentiated, and None for all others;
             a tuple of such lists if the function maps several arguments. In samples that were padded, or for inputs
             that the function does not read, the arrays are zero.
         """
@@ -141,7 +140,7 @@ class Plan:
         """Returns values in the structure of the samples in the form of `plan.inputs`: the inverse of `unpack`.
 
         Args:
-            values: what `unpack` returns, for example the forces that a gradient is compared with. Padding is zero.
+            values: values in the form of `unpack`, such as forces to compare a gradient with. Padding is zero.
         """
         zeros = [np.zeros(rows.shape, rows.dtype) for rows in self.inputs]
         graphs = self._graphs_of_inputs(zeros)

@@ -101,7 +101,7 @@ class Recorded:
         return self.known.structures()
 
     def record(self, keeps: bool = True) -> Sequence[Graph]:
-        """Record the samples; `keeps` is whether they are remembered."""
+        """Record the samples. `keeps` says whether to cache them."""
         if self.known is None:
             self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments, keeps)
         else:
@@ -276,7 +276,7 @@ class Planner:
     def for_serving(self) -> "Planner":
         """Returns a planner with these recordings, for plans with `out="rows"` that are not differentiated.
 
-        The executor is not chosen by what batches cost.
+        The cost of batches does not influence the choice of the executor.
         """
         executor = "fused" if self.options.executor == "auto" else self.options.executor
         other = Planner(

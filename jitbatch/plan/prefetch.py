@@ -75,7 +75,8 @@ def _put(part: Any) -> Any:
 
 
 def _is_put_whole(part: Any) -> bool:
-    """Whether an object is a plan, or holds some, which keep on the host what is not in the pytree."""
+    """Whether an object is a plan, or contains one. A plan moves as a whole, because some of its parts stay on the
+    host."""
     return hasattr(type(part), "on_device")
 
 

@@ -29,8 +29,8 @@ from jitbatch.util.static import bits_key
 def weakly(fun: Callable[..., Any]) -> Hashable:
     """A key for a function that keeps neither the function nor its closure alive.
 
-    A function that is created for each sample is of no use after the sample. Other callables can be equal to later
-    ones, if they can be compared at all.
+    A function that is created for each sample is garbage after the sample. Other callables are kept, because a later
+    callable may be equal to them.
     """
     if type(fun) is FunctionType:
         return weakref.ref(fun)

@@ -18,7 +18,7 @@ from jitbatch.util.sites import Site, is_comprehension
 
 
 class Item(NamedTuple):
-    """An operation that can be grouped with others, or a node, which is a separate group.
+    """An operation to be grouped with others, or a node, which is a separate group.
 
     Attributes:
         content: the operation or the node.

@@ -232,7 +232,7 @@ class OperationRecorder(compat.Trace):
             closed = params["jaxpr"]
             with compat.set_current_trace(self):
                 outputs = compat.eval_jaxpr(closed.jaxpr, closed.consts, *tracers)
-            # A number that is passed through has a class of JAX's own.
+            # A number that is passed through has a private class of JAX.
             return [value if is_array(value) else self.stage_value(value) for value in outputs]
         out_avals, effects = self._abstract.evaluate(primitive, tracers, params)
         op = self._operation(tracers)

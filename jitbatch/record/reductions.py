@@ -43,8 +43,8 @@ def gather_sums(
         ops: in the order of execution.
         results: values that are read later.
         wanted: whether to gather these terms.
-        arguments: the `id`s of values that can stand for anything, even if they are aliases: the arguments of a
-            function that other calls may call with other arguments.
+        arguments: the `id`s of the arguments of the recorded function, if there is one. They are aliases, but other
+            calls pass other values.
         read: the row ids that nodes read.
     """
     ops = without_unread(ops, results, read)

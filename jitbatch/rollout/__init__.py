@@ -1,8 +1,8 @@
-"""Samples that look at values: they wait where they ask, what all of them need is run together, and they go on.
+"""Rollout of samples that need values: they run together from question to question.
 
-In: an asynchronous function, shared arguments, and samples, which may come at any time.
-Out: the result and the decisions of each sample, and the recordings of the programs that they turned out to be.
-Invariants: results are those of `jitbatch.run`, one sample after the other, up to the last bits; a path that was walked
-before runs no Python; once the types are known nothing is compiled; a sample that has ended leaves no row behind.
+In: an asynchronous function, shared arguments, and samples, which may arrive at any time.
+Out: the result and the decisions of each sample, and the recording of its program.
+Invariants: results equal those of `jitbatch.run` for one sample after the other, up to the last bits; a known path runs
+no Python; with known types nothing is compiled; a finished sample occupies no rows.
 Imports: all stages above.
 """

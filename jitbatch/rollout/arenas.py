@@ -1,7 +1,8 @@
-"""The arenas of samples in flight: for each value class one array of rows, which programs update in place.
+"""The arenas of samples in flight: one array of rows for each value class. Programs update the arenas in place.
 
-Rows are taken one after the other. When an arena is full, the rows that are still needed move to its beginning; only if
-these are many does it grow. Row 0 of each arena is zeros. After it come pinned rows and those of samples, in any order.
+Rows are allocated one after the other. When an arena is full, the rows in use move to its beginning. The arena grows
+only if too many rows are in use. Row 0 of each arena is zeros. The other rows are pinned rows and rows of samples, in
+any order.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +19,13 @@ from jitbatch.ir.tables import Tables
 from jitbatch.util import compat
 
 BYTES = 1 << 24
-"""The size of an arena at first, within `LEAST_ROWS` and `MOST_ROWS`."""
+"""The initial size of an arena, within `LEAST_ROWS` and `MOST_ROWS`."""
 
 LEAST_ROWS, MOST_ROWS = 1 << 10, 1 << 16
 
 TRANSFERS = ((1 << 12, (1024, 64)), (1 << 62, (64, 4)))
-"""For values of up to so many bytes, how many rows are read or written at a time: few sizes, so that all are compiled
-soon."""
+"""For values of up to this number of bytes, the numbers of rows in one transfer. There are few numbers, so that all
+transfers are compiled soon."""
 
 
 class Arenas:
@@ -32,7 +33,7 @@ class Arenas:
 
     Attributes:
         arrays: the arena of each value class.
-        free: the first free row of each.
+        free: the first free row of each arena.
     """
 
     def __init__(self, tables: Tables):
@@ -42,14 +43,14 @@ class Arenas:
         self._was_read: set[int] = set()
 
     def add(self, classes: Sequence[int]) -> None:
-        """Add the arenas of these value classes that are missing."""
+        """Add the missing arenas of these value classes."""
         for class_id in classes:
             if class_id not in self.arrays:
                 value_class = self._tables.classes[class_id]
                 rows = BYTES // max(value_class.nbytes, 1)
                 capacity = min(max(1 << rows.bit_length(), LEAST_ROWS), MOST_ROWS)
                 arena = jnp.zeros((capacity, *value_class.shape), value_class.dtype)
-                self.arrays[class_id] = _moved(arena, np.arange(capacity, dtype=np.int32))  # compiled now
+                self.arrays[class_id] = _moved(arena, np.arange(capacity, dtype=np.int32))  # compiled now, not later
                 self.free[class_id] = 1
 
     def clear(self) -> None:
@@ -57,29 +58,29 @@ class Arenas:
         self.free = dict.fromkeys(self.arrays, 1)
 
     def take(self, class_id: int, count: int) -> int:
-        """The first of so many rows, which are one after the other."""
+        """Allocate `count` consecutive rows, and return the first."""
         start = self.free[class_id]
         self.free[class_id] += count
         return start
 
     def has_room(self, class_id: int, count: int) -> bool:
-        """Whether there are so many free rows, and as many as the widest write can fill with padding."""
+        """Whether there are `count` free rows, and enough for the padding of the widest write."""
         return self.free[class_id] + count + self._spare(class_id) <= len(self.arrays[class_id])
 
     def are_few(self, needed: Mapping[int, int]) -> bool:
-        """Whether so many rows of each value class take at most half of its arena."""
+        """Whether these numbers of rows, by value class, take at most half of each arena."""
         return all(2 * count <= len(self.arrays[class_id]) for class_id, count in needed.items())
 
     def _spare(self, class_id: int) -> int:
         return max(256, self._sizes(class_id)[0])
 
     def move(self, class_id: int, live: np.ndarray, count: int) -> None:
-        """Move the rows that are needed to the beginning, and make room for so many more.
+        """Move the rows in use to the beginning of an arena, and make room for more rows.
 
         Args:
             class_id: the value class.
-            live: the rows that are needed, ascending; 0 is the first. The rows `0, 1, ...` take their place.
-            count: how many rows are to be free.
+            live: the rows in use, ascending; 0 is the first. They move to the rows `0, 1, ...`.
+            count: the number of rows that must be free afterwards.
         """
         arena = self.arrays[class_id]
         capacity = len(arena)
@@ -104,7 +105,7 @@ class Arenas:
         return next(sizes for most, sizes in TRANSFERS if nbytes <= most)
 
     def write(self, class_id: int, rows: np.ndarray) -> int:
-        """Write rows, keys as their key data. Returns the first of them."""
+        """Write rows, and return the first of them. Keys are written as their key data."""
         value_class = self._tables.classes[class_id]
         first = self.take(class_id, len(rows))
         for begin, size in _pieces(len(rows), self._sizes(class_id)):
@@ -115,10 +116,10 @@ class Arenas:
         return first
 
     def read(self, class_id: int, rows: np.ndarray) -> Any:
-        """These rows as a NumPy array; as an array of JAX's if they are keys."""
+        """Rows as a NumPy array. Keys are a JAX array."""
         if class_id not in self._was_read:
             self._was_read.add(class_id)
-            for size in self._sizes(class_id):  # compiled now: later there may be more or fewer rows
+            for size in self._sizes(class_id):  # compiled now: the next read may have another number of rows
                 _taken(self.arrays[class_id], np.zeros(size, np.int32))
         parts = []
         for begin, size in _pieces(len(rows), self._sizes(class_id)):
@@ -132,12 +133,12 @@ class Arenas:
         return jnp.concatenate(parts) if self._tables.classes[class_id].is_key else np.concatenate(parts)
 
     def run(self, program: Any, buffer: np.ndarray, shared: Mapping[int, Any], classes: Iterable[int]) -> None:
-        """Run a program on the arenas of some value classes."""
+        """Run a program on the arenas of these value classes."""
         self.arrays.update(program({c: self.arrays[c] for c in classes}, buffer, shared))
 
 
 def _pieces(count: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Where pieces of so many rows begin, and their sizes."""
+    """The start and the size of each piece, for `count` rows in pieces of these sizes."""
     pieces, begin = [], 0
     while begin < count:
         size = next((size for size in sizes if 2 * (count - begin) > size), sizes[-1])

@@ -1,4 +1,4 @@
-"""Engines: what all flights of a function in one context have in common, so that the next one finds it."""
+"""Engines: the state that all flights of a function in one context share."""
 
 import threading
 from collections import defaultdict
@@ -15,18 +15,18 @@ from jitbatch.rollout.walks import Walks
 from jitbatch.util.caches import Cache
 
 MAX_PROGRAMS = 16
-"""Programs remembered for each function and kind of shared arguments."""
+"""The number of cached programs for each function and kind of shared arguments."""
 
 
 class Engine:
-    """What all flights of a function in one context have in common.
+    """The state that all flights of a function in one context share.
 
     Args:
         context: the context.
-        names: the names of the mapped arguments, `decisions` among them.
+        names: the names of the mapped arguments, including `decisions`.
 
     Attributes:
-        context, walks, types: see there.
+        context, walks, types: see their classes.
     """
 
     def __init__(self, context: Context, names: Sequence[str]):
@@ -40,18 +40,18 @@ class Engine:
         self._lock = threading.Lock()
 
     def recording_of(self, structure: Structure) -> Recording | None:
-        """The recording of a sample with its decisions, if it was made on the way."""
+        """The recording of a sample with its decisions, if a rollout recorded it; else None."""
         place = self._names.index("decisions")
         sample = structure.sample
         alone = Structure((*sample[:place], *sample[place + 1 :]), 0, self._names, has_data=False)
         return self.walks.recording_of(structure, alone.key, sample[place].value)
 
     def program(self, types: Types, room: int) -> Program:
-        """The program for some types and samples in flight."""
+        """The program for these types and this number of samples in flight."""
         return self._programs.get_or_make((Identity(types), room), lambda: Program(types, room))
 
     def borrow(self, room: int) -> Arenas:
-        """Arenas for so many samples in flight: those of an earlier flight, if it returned them."""
+        """Arenas for `room` samples in flight. Uses the returned arenas of an earlier flight if there are any."""
         with self._lock:
             idle = self._idle[room]
             return idle.pop() if idle else Arenas(self.context.tables)

@@ -1,8 +1,8 @@
-"""A flight: samples that are on their way, from one sync to the next.
+"""A flight: samples in flight, from one sync to the next.
 
-In a sync, each sample goes on to its next question, or beyond it where the answer can be foreseen; what all of them do
-until then is run by one compiled program; and their questions are answered. Samples join before any sync, and leave at
-the end of the one in which they return.
+In a sync, each sample continues to its next question, or further if its answers can be predicted. One compiled program
+computes all of this, and then all questions are answered. Samples join before a sync. They leave at the end of the sync
+in which they return.
 """
 
 import time
@@ -31,17 +31,17 @@ from jitbatch.util.sites import describe_function
 
 
 class Flight:
-    """Samples on their way.
+    """Samples in flight.
 
     Args:
-        engine: of the function in a context.
+        engine: the engine of the function in a context.
         realised: the function.
         shared: the shared arguments.
         arguments: the arguments of a call; its samples are ignored.
         room: the number of samples that may be in flight at the same time.
 
     Attributes:
-        room: as above.
+        room: see above.
         times: seconds on the host.
     """
 
@@ -57,7 +57,7 @@ class Flight:
         self._names = [part.name for part in arguments.mapped]
         self._name = describe_function(realised)
         self._held = Held(engine, shared, room)
-        self._tickets: dict[Ticket, None] = {}  # a set in the order of admission
+        self._tickets: dict[Ticket, None] = {}  # an ordered set, in the order of admission
         self._free_slots = list(range(room))[::-1]
         self._count = 0
 
@@ -66,7 +66,7 @@ class Flight:
 
     @property
     def context(self) -> Context:
-        """The context that samples are recorded in."""
+        """The context in which samples are recorded."""
         return self._engine.context
 
     @property
@@ -75,7 +75,7 @@ class Flight:
         return self.context.tables
 
     def close(self) -> None:
-        """Cancel what is in flight. The flight must not be used any more."""
+        """Cancel all samples in flight. The flight cannot be used afterwards."""
         errors = []
         for ticket in list(self._tickets):
             try:
@@ -87,7 +87,7 @@ class Flight:
             raise errors[0]
 
     def admit(self, *sample: Any) -> Ticket:
-        """Add a sample, which takes part from the next sync on.
+        """Add a sample. It takes part from the next sync on.
 
         Args:
             sample: the mapped arguments of one sample.
@@ -109,13 +109,13 @@ class Flight:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """End a sample where it waits: its `finally` blocks run. Nothing happens if it is done."""
+        """Cancel a waiting sample: its `finally` blocks run. A finished sample is left unchanged."""
         if not ticket.done:
             self._leave(ticket)
             ticket.walker.close()
 
     def update(self, *shared: Any) -> None:
-        """Go on with other shared arguments of the same structure, from the next sync on."""
+        """Replace the shared arguments by others of the same structure, from the next sync on."""
         found = SharedArguments(shared)
         if found.key != self._shared.key:
             told = shared_difference(self._shared.key, found.key, self._arguments)
@@ -125,7 +125,7 @@ class Flight:
 
     @without_explicit_mesh
     def advance(self) -> list[Ticket]:
-        """One sync. Returns the samples that are done, also those that raised an error."""
+        """Run one sync. Returns the finished samples, including those that raised an error."""
         if not self._tickets:
             return []
         with compat.eval_context():
@@ -148,7 +148,7 @@ class Flight:
         return done
 
     def _answer(self, ticket: Ticket, stretch: Stretch, leaves: list[Any]) -> None:
-        """Give a sample its answers, or its result if it has ended."""
+        """Pass the answers to a sample, or store the result of a finished sample."""
         walker = ticket.walker
         before = len(walker.path)
         result = walker.go(stretch, leaves)
@@ -159,13 +159,13 @@ class Flight:
             ticket.tree = walker.path[-1].tree
 
     def _as_array(self, leaf: Any, class_id: int) -> Any:
-        """A leaf of a result as an array; a number has the dtype of its value class."""
+        """A leaf of a result as an array. A number gets the dtype of its value class."""
         return leaf if hasattr(leaf, "dtype") else np.asarray(leaf, self.tables.classes[class_id].dtype)
 
-    # The samples go on
+    # Continuing the samples
 
     def _go_on(self) -> tuple[list[Ticket], list[Stretch]]:
-        """The samples that raised an error, and what each of the others runs in this sync."""
+        """The samples that raised an error, and for each of the others the segments that it runs in this sync."""
         walks = self._engine.walks
         tickets = list(self._tickets)
         found = walks.find([ticket.walker.key for ticket in tickets])
@@ -184,7 +184,7 @@ class Flight:
         return failed, stretches
 
     def _record(self, ticket: Ticket, settings: Any) -> Segment | None:
-        """The next segment of a sample, by running its code; None if that raised an error."""
+        """The next segment of a sample, recorded by running its code. None if the code raised an error."""
         try:
             segment = ticket.walker.record()
             if compat.trace_context() is not settings:

@@ -1,4 +1,4 @@
-"""The values of samples in flight: where their rows are, how they get there, and how they are read.
+"""The values of samples in flight: their rows, and how they are written and read.
 
 Each sample in flight has a slot. A table has the row of each value of each slot.
 """
@@ -22,19 +22,19 @@ from jitbatch.rollout.stretches import Stretch
 from jitbatch.rollout.tickets import Ticket, Times
 
 VALUES = 256
-"""The number of values that a sample has room for at first."""
+"""The initial number of values that a sample has room for."""
 
 
 class Held:
-    """The values that the samples of a flight hold.
+    """The values of the samples in a flight.
 
     Args:
-        engine: of the function.
+        engine: the engine of the function.
         shared: the shared arguments.
         room: the number of slots.
 
     Attributes:
-        rows, classes: int32 [slots, values]; the row and the value class of each value, -1 where there is none.
+        rows, classes: int32 [slots, values]; the row and the value class of each value, -1 for unused entries.
     """
 
     def __init__(self, engine: Engine, shared: SharedArguments, room: int):
@@ -45,11 +45,11 @@ class Held:
         self._room = room
         self._tables = engine.context.tables
         self._arenas = engine.borrow(room)
-        self._pinned = np.zeros(1, np.int32)  # the rows of `ZERO` and of the pinned rows; -1 where there is none yet
+        self._pinned = np.zeros(1, np.int32)  # the rows of `ZERO` and of the pinned rows; -1 before they are written
         self._shared_values: dict[int, Any] = {}
 
     def give_back(self) -> None:
-        """Return the arenas. The object must not be used any more."""
+        """Return the arenas to the engine. The object cannot be used afterwards."""
         self._engine.give_back(self._room, self._arenas)
 
     def free(self, slot: int) -> None:
@@ -58,7 +58,7 @@ class Held:
         self.classes[slot] = -1
 
     def update(self, shared: SharedArguments) -> None:
-        """Go on with other shared arguments of the same structure."""
+        """Replace the shared arguments by others of the same structure."""
         self._shared = shared
         self._shared_values = {}
         pins = self._engine.walks.pinned
@@ -67,7 +67,8 @@ class Held:
                 self._pinned[1 + pin] = -1
 
     def run(self, tickets: Sequence[Ticket], stretches: list[Stretch], times: Times) -> None:
-        """Run what samples do. Stretches that need too many rows are cut, in place, to their first segments."""
+        """Run the stretches of samples. If stretches need too many rows, they are cut in place to their first
+        segments."""
         begun = time.perf_counter()
         types = self._engine.types.decided()
         program = self._engine.program(types, self._room)
@@ -104,21 +105,21 @@ class Held:
     # Room
 
     def _needed(self, assembler: Any, found: Sequence[tuple[Lowered, Any]], stretches: Sequence[Stretch]) -> Any:
-        """How many rows are written, by value class."""
+        """The number of rows to write, by value class."""
         needed: dict[int, int] = assembler.rows_needed([nodes for _, nodes in found])
         for fed in itertools.chain.from_iterable([stretch.fed for stretch in stretches]):
             needed[fed.value_class] = needed.get(fed.value_class, 0) + len(fed.values)
         return needed
 
     def _missing_pins(self, pins: frozenset[int]) -> list[int]:
-        """The pinned rows among these that have no row yet."""
+        """The pinned rows among these that are not written yet."""
         count = 1 + len(self._engine.walks.pinned)
         if count > len(self._pinned):
             self._pinned = np.pad(self._pinned, (0, count - len(self._pinned)), constant_values=-1)
         return [pin for pin in sorted(pins) if self._pinned[1 + pin] < 0]
 
     def _make_room(self, needed: Mapping[int, int], values: int, missing: Sequence[int]) -> None:
-        """Make room for so many values of a sample, and for rows in the arenas."""
+        """Make room for this number of values per sample, and for rows in the arenas."""
         if values > self.rows.shape[1]:
             more = max(values, 2 * self.rows.shape[1]) - self.rows.shape[1]
             self.rows = np.pad(self.rows, ((0, 0), (0, more)), constant_values=-1)
@@ -132,7 +133,7 @@ class Held:
                 self._move(class_id, count)
 
     def _move(self, class_id: int, count: int) -> None:
-        """Move the rows of a value class that are needed to the beginning of its arena."""
+        """Move the rows in use of a value class to the beginning of its arena."""
         own = self.classes == class_id
         pins = self._engine.walks.pinned.entries
         pinned = np.array([1 + pin for pin, one in enumerate(pins) if one.value_class == class_id], np.int64)
@@ -163,7 +164,7 @@ class Held:
             self._pinned[1 + np.array(some)] = np.arange(first, first + len(some))
 
     def _values_of(self, shared_ids: tuple[int, ...]) -> dict[int, Any]:
-        """These shared values."""
+        """The values of these shared ids."""
         missing = tuple(one for one in shared_ids if one not in self._shared_values)
         if missing:
             self._shared_values.update(shared_values(self._tables, tuple(sorted(missing)), self._shared.leaves))
@@ -198,7 +199,8 @@ class Held:
     # Reading
 
     def read(self, tickets: Sequence[Ticket], stretches: Sequence[Stretch]) -> list[list[Any]]:
-        """For each sample what it asked for and its result: Python numbers for arrays without axes, else arrays."""
+        """For each sample the answers to its questions and its result: Python numbers for arrays without axes, else
+        arrays."""
         counts = [len(stretch.asked) for stretch in stretches]
         values = np.concatenate([stretch.asked for stretch in stretches])
         classes = np.concatenate([stretch.asked_classes for stretch in stretches])

@@ -1,4 +1,4 @@
-"""A sample that runs in Python: a coroutine, and the recorder that its operations come to."""
+"""A sample that runs in Python: a coroutine, and the recorder of its operations."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -17,10 +17,10 @@ from jitbatch.util.key_order import flatten
 
 
 class Asked:
-    """What a sample recorded until it asked, or until it ended.
+    """The recording of a sample up to a question, or up to its end.
 
     Attributes:
-        part: the nodes since its last question.
+        part: the nodes since the last question.
         tree: the tree of the answer, or of the result.
         question: None at the end.
     """
@@ -36,11 +36,12 @@ class Asked:
 class Live:
     """A suspended sample.
 
-    JAX's current trace belongs to a thread, so it is the sample's recorder whenever its code runs, and only then.
+    JAX's current trace belongs to a thread. The sample's recorder is the current trace exactly while the sample's code
+    runs.
 
     Attributes:
         recorder: its recorder.
-        position: how many answers it was given.
+        position: the number of answers that it has received.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Live:
                 while not has_ended:
                     try:
                         return self._cut(asked)
-                    except QuestionError as error:  # raised where the sample waits, so that it shows the user's line
+                    except QuestionError as error:  # raised there, to show the user's line
                         has_ended, asked = self._called(_throw, self._coroutine, error)
                 return self._finish(asked)
         except TypeError as error:
@@ -93,7 +94,7 @@ class Live:
         return Asked(part, tree, None)
 
     def close(self) -> None:
-        """End the sample where it waits: its `finally` blocks run."""
+        """Cancel the waiting sample: its `finally` blocks run."""
         try:
             if self._coroutine is not None:
                 with compat.set_current_trace(self.recorder):
@@ -104,7 +105,7 @@ class Live:
 
 
 def _send(coroutine: Coroutine[Any, Any, Any], answer: Any) -> tuple[bool, Any]:
-    """Whether a coroutine has ended, and its result or what it awaits."""
+    """Whether a coroutine has ended, and its result or the object that it awaits."""
     try:
         return False, coroutine.send(answer)
     except StopIteration as stop:

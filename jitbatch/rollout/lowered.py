@@ -1,8 +1,8 @@
-"""The types of steps, and segments in terms of them.
+"""The types of steps, and segments expressed in these types.
 
-As in a batch, kinds with equal bodies are one type: an operand is a row if it is a row in one of them, and a type has
-all outputs. The types are those of all segments so far. When a new kind turns up they are decided again, and the
-program is compiled again.
+As in a batch, kinds with equal bodies are one type. An operand is a row if it is a row in one of the kinds, and the
+type has all outputs. The types cover all segments so far. A new kind changes the types, and the program is compiled
+again.
 """
 
 import itertools
@@ -22,7 +22,7 @@ class StepType(NamedTuple):
 
     Attributes:
         kind: its kind.
-        terms: of a reduction, the number of terms that there is room for; 0 for all others.
+        terms: for a reduction, the number of terms that it has room for; 0 for other types.
     """
 
     kind: Kind
@@ -35,11 +35,11 @@ class StepType(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What nodes of a kind are in terms of types.
+    """The translation of a kind's nodes to a type.
 
     Attributes:
         type_id: the type.
-        operands: for each row operand of the type, the row operand of the kind; or, below `ZERO`, a pinned row.
+        operands: for each row operand of the type, the row operand of the kind; or a pinned row, below `ZERO`.
         outputs: for each output of the kind, the output of the type.
     """
 
@@ -54,8 +54,8 @@ class Types:
     Attributes:
         tables: the tables of the kinds.
         types: the types, in the order in which their steps run in a round.
-        operands, outputs: the largest number of row operands of a type, and of outputs.
-        reads, writes: for each type, the value classes of its row operands and outputs.
+        operands, outputs: the largest numbers of row operands and of outputs of a type.
+        reads, writes: for each type, the value classes of its row operands, and of its outputs.
         classes: all of these.
     """
 
@@ -89,7 +89,7 @@ class Types:
 
 
 def _operands(tables: Tables, kind_id: int, united: Kind, pinned: PinnedRows) -> tuple[int, ...]:
-    """For each row operand of a united kind, the row operand of the kind or a pinned row."""
+    """For each row operand of a united kind, the row operand of the kind, or a pinned row."""
     binding = tables.kinds[kind_id].binding
     return tuple(
         binding[:slot].count(ROW) if binding[slot] == ROW else pinned.shared(tables, binding[slot])
@@ -103,7 +103,8 @@ def _classes_read(step_type: StepType, tables: Tables) -> tuple[int, ...]:
 
 
 def _in_order(count: int, edges: set[tuple[int, int]]) -> list[int]:
-    """An order of types in which most read earlier ones: next is the one that waits for the fewest others."""
+    """An order of the types in which most types read earlier ones. Next is always a type that waits for the fewest
+    others."""
     remaining = list(range(count))
     order = []
     while remaining:
@@ -126,7 +127,7 @@ class KnownTypes:
         self._types: Types | None = None
 
     def learn(self, segment: Segment) -> None:
-        """Note the kinds of a segment."""
+        """Add the kinds of a segment."""
         with self._lock:
             made_by = {value: node.kind_id for node in segment.nodes for value in node.makes}
             for node in segment.nodes:
@@ -145,19 +146,19 @@ class KnownTypes:
 
 
 def terms_of(node: Node, tables: Tables) -> int:
-    """The room for terms of a reduction: 2, 4, 8, ...; 0 for other nodes."""
+    """The number of terms that a reduction has room for: 2, 4, 8, ...; 0 for other nodes."""
     return 1 << max(len(node.reads) - 1, 1).bit_length() if tables.kinds[node.kind_id].is_variadic else 0
 
 
 class Lowered(NamedTuple):
-    """A segment, or several, in terms of types.
+    """One or several segments, expressed in types.
 
     Attributes:
         types: the types.
-        steps: int32 [nodes]; the round of each node times the number of types, plus its type.
-        reads: int32 [nodes, operands]; the values that it reads, `ZERO` in unused columns.
-        makes: int32 [nodes, outputs]; the values that it makes, -1 where an output has no value.
-        rounds: how many rounds there are.
+        steps: int32 [nodes]; for each node, its round times the number of types, plus its type.
+        reads: int32 [nodes, operands]; the values that each node reads, `ZERO` in unused columns.
+        makes: int32 [nodes, outputs]; the output values of each node, -1 for an output without a value.
+        rounds: the number of rounds.
         pins: the ids of the pinned rows that are read.
     """
 
@@ -170,7 +171,7 @@ class Lowered(NamedTuple):
 
 
 def joined(parts: Sequence[Lowered]) -> Lowered:
-    """Segments one after the other."""
+    """Consecutive segments as one."""
     if len(parts) == 1:
         return parts[0]
     types = parts[0].types
@@ -187,7 +188,7 @@ def joined(parts: Sequence[Lowered]) -> Lowered:
 
 
 def lowered(segment: Segment, types: Types) -> Lowered:
-    """A segment in terms of types. It is kept with the segment until the types change."""
+    """A segment expressed in types. It is cached with the segment until the types change."""
     found = segment.lowered
     if found is None or found.types is not types:
         found = segment.lowered = _lower(segment, types)
@@ -200,7 +201,7 @@ def _lower(segment: Segment, types: Types) -> Lowered:
     reads: list[int] = []
     makes: list[int] = []
     rounds = 0
-    done: dict[int, tuple[int, int]] = {}  # the round and type of each value
+    done: dict[int, tuple[int, int]] = {}  # the round and the type of each value
     for node in segment.nodes:
         terms = terms_of(node, tables)
         meaning = types.meanings[node.kind_id, terms]

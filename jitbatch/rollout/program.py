@@ -1,8 +1,8 @@
-"""The program of a sync: one compiled call that runs the steps which a buffer of integers lists.
+"""The program of a sync: one compiled call. A buffer of integers lists its steps.
 
-The buffer has the number of rounds first. A round is the number of chunks of each type and width, and then the chunks
-in that order: the rows of the operands, operand after operand, and the first row of each output. All arenas have fixed
-sizes, and they are updated in place. So whatever the samples decide, the same program runs it.
+The buffer starts with the number of rounds. Each round has the number of chunks of each type and width, and then the
+chunks in that order. A chunk has the rows of its operands, operand after operand, and the first row of each output. All
+arenas have fixed sizes and are updated in place. So the same program runs whatever the samples decide.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,11 @@ from jitbatch.ir.cell import accumulator
 from jitbatch.rollout.lowered import StepType, Types
 
 WIDTHS = (256, 64, 16, 4)
-"""The widths of chunks. Few, since each is compiled for each type; a row by itself XLA multiplies in another way."""
+"""The widths of chunks. There are few, because each width is compiled for each type. Width 1 is avoided, because XLA
+multiplies a single row in another way."""
 
 BUFFER = 1 << 15
-"""The least length of a buffer. What does not fit into one goes into the next."""
+"""The least length of a buffer. Further chunks go into the next buffer."""
 
 
 class Program:
@@ -31,14 +32,14 @@ class Program:
     Attributes:
         types: the types.
         widths: for each type the widths of its chunks, the largest first.
-        heads: the index of the first number of chunks of each type, in a round.
+        heads: for each type, the index of its first number of chunks in a round.
         assembler: lists the nodes of a sync in buffers.
     """
 
     def __init__(self, types: Types, room: int):
         self.types = types
         usual = tuple(width for width in WIDTHS if width <= max(room, WIDTHS[-1]))
-        # Padding would repeat effects.
+        # Padding would repeat the effects.
         self.widths = [(1,) if step_type.kind.cell.has_effects else usual for step_type in types.types]
         self.heads = [sum(map(len, self.widths[:place])) for place in range(len(self.widths) + 1)]
         size = max(BUFFER, 2 * (1 + self.heads[-1] + usual[0] * types.operands + types.outputs))
@@ -46,7 +47,8 @@ class Program:
 
     @cached_property
     def call(self) -> Any:
-        """From arenas by value class, a buffer and shared values by id to the arenas."""
+        """The compiled program: a function of the arenas by value class, a buffer, and the shared values by id. It
+        returns the arenas."""
 
         def jitbatch_sync(arenas: dict[int, Any], buffer: Any, shared: Mapping[int, Any]) -> dict[int, Any]:
             def one_round(_: Any, state: Any) -> Any:
@@ -66,7 +68,7 @@ class Program:
         self, place: int, width: int, count: Any, at: Any, arenas: dict[int, Any], buffer: Any,
         shared: Mapping[int, Any],
     ) -> tuple[Any, dict[int, Any]]:  # fmt: skip
-        """Run the chunks of a type and width."""
+        """Run the chunks of one type and width."""
         step_type, reads, writes = self.types.types[place], self.types.reads[place], self.types.writes[place]
         length = len(reads) * width + len(writes)
 
@@ -99,7 +101,7 @@ def _results(step_type: StepType, width: int, rows: list[Any], shared: Mapping[i
 
 
 def _reduced(operation: str, terms: list[Any]) -> Any:
-    """The reduction of terms, in their order. Rows of zeros are added for missing terms."""
+    """The reduction of terms, in order. Missing terms are replaced by rows of zeros."""
     if operation != "sum":
         combine = lax.max if operation == "max" else lax.min
         total = terms[0]

@@ -1,4 +1,4 @@
-"""Rollouts: all samples of a batch in a flight, and their results together."""
+"""Rollouts: all samples of a batch in one flight, and their stacked results."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -23,21 +23,21 @@ from jitbatch.rollout.tickets import Ticket, Times
 from jitbatch.util import compat
 
 MOST_IN_FLIGHT = 1024
-"""A rollout has at most so many samples in flight; others join when these return."""
+"""The largest number of samples in flight during a rollout. Further samples join when others return."""
 
 SYNCS = 32
-"""Python's garbage collector may run after so many syncs."""
+"""The number of syncs between possible runs of Python's garbage collector."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """What `f.rollout(shared, samples)` returns.
+    """The return value of `f.rollout(shared, samples)`.
 
     Attributes:
         outputs: the results of all samples, in the form of `.batch`.
-        decisions: the answers that each sample was given, for `f.plan(shared, samples, decisions=...)`.
-        syncs: how often the samples waited for answers, all together.
-        times: seconds on the host, by what they were spent on.
+        decisions: the answers that each sample received, for `f.plan(shared, samples, decisions=...)`.
+        syncs: the number of syncs, in which all waiting samples get their answers.
+        times: seconds on the host, by activity.
         tickets: the samples.
     """
 
@@ -56,7 +56,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a sample, with the attributes of a `Graph` that tell its form."""
+    """The result of a sample, with those attributes of a `Graph` that describe its form."""
 
     ticket: Ticket
     tables: Tables
@@ -75,12 +75,12 @@ class Result:
 
 
 def roll_out(flight: Flight, samples: Sequence[tuple[Any, ...]]) -> list[Ticket]:
-    """Fly all samples. If one of them raises an error, the others are cancelled, and it is raised again."""
+    """Roll out all samples. If one raises an error, the others are cancelled, and the error is raised again."""
     waiting = iter(samples)
     tickets: list[Ticket] = []
     done = 0
     while done < len(samples):
-        with without_collections():  # suspended samples would be found alive again and again
+        with without_collections():  # Each collection would find all suspended samples alive.
             for _ in range(SYNCS):
                 room = min(flight.room - len(flight), len(samples) - len(tickets))
                 tickets += [flight.admit(*sample) for sample in itertools.islice(waiting, room)]

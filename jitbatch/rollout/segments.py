@@ -1,7 +1,7 @@
-"""Segments: what a sample does between two questions, in terms of the values of that sample.
+"""Segments: the nodes of a sample between two questions, in terms of the values of that sample.
 
-A sample numbers its values in the order in which they turn up: inputs when they are first read, and what nodes make.
-Shared values and constants that are needed as rows are the same for all samples: they are *pinned* rows.
+A sample numbers its values in the order of their first use: inputs and node outputs. Shared values and constants that
+are needed as rows are the same for all samples. They are *pinned* rows.
 """
 
 import itertools
@@ -48,7 +48,7 @@ class PinnedRows(Interned[Pinned]):
 
 
 class Node(NamedTuple):
-    """A node: its kind, and the values that it reads and makes."""
+    """A node: its kind, the values that it reads, and its output values."""
 
     kind_id: int
     reads: tuple[int, ...]
@@ -56,7 +56,7 @@ class Node(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input: its value, and the leaf of the sample and the row of it that it is (see `Graph.inputs`)."""
+    """An input: its value, a leaf of the sample, and the row of that leaf (see `Graph.inputs`)."""
 
     value: int
     value_class: int
@@ -70,9 +70,8 @@ class Fed(NamedTuple):
 
     Attributes:
         value_class: the value class.
-        leaves: the leaves of the sample that hold them, and for each the rows of it that they are; None for a whole
-            leaf.
-        values: the values that these rows are, leaf after leaf.
+        leaves: the leaves of the sample that hold the inputs, each with the rows of the inputs; None for a whole leaf.
+        values: the values of these rows, leaf after leaf.
     """
 
     value_class: int
@@ -81,12 +80,12 @@ class Fed(NamedTuple):
 
 
 class Answered:
-    """How often each answer was given to a question, lately."""
+    """The recent answers to a question, with their counts."""
 
     __slots__ = ("_counts",)
 
     MOST, DISTINCT = 256, 16
-    """When there are more answers, or more distinct ones, all counts are halved."""
+    """All counts are halved if one of them is larger than `MOST`, or if there are more than `DISTINCT` answers."""
 
     def __init__(self) -> None:
         self._counts: dict[Any, int] = {}
@@ -107,24 +106,24 @@ class Answered:
 
 
 class Segment:
-    """What a sample does between two questions.
+    """The nodes of a sample between two questions.
 
     Attributes:
-        serial: a number that no other segment of the function has.
+        serial: the unique number of the segment in its function.
         nodes: the nodes.
         inputs, fed: the inputs that are read for the first time, one by one and by value class.
-        asked: the values that are asked for, or the leaves of the result.
+        asked: the values of the question, or the leaves of the result.
         asked_classes: their value classes.
-        classes: the value classes of inputs and of what is asked for.
-        has_ended: whether the sample ends with it.
+        classes: the value classes of `inputs` and `asked`.
+        has_ended: whether the sample ends with this segment.
         tree: the tree of the answer, or of the result.
-        place, where: of the question, its digest and its line; None at the end.
-        count: how many values the sample has afterwards.
+        place, where: the digest and the line of the question; None at the end.
+        count: the number of values of the sample after this segment.
         pins: the ids of the pinned rows that it reads.
-        can_guess: whether the answer may be foreseen: it is one integer or truth value.
-        may_run_in_vain: whether the segment may run before the answer to the question before it is known.
-        answered: the answers that samples were given (see `rollout/stretches`).
-        lowered: for one decision about types, the nodes in terms of them (see `rollout/lowered`).
+        can_guess: whether the answer may be predicted: it is one integer or truth value.
+        may_run_in_vain: whether the segment may run before the answer to the previous question is known.
+        answered: the recent answers of samples (see `rollout/stretches`).
+        lowered: the nodes expressed in the current types (see `rollout/lowered`).
     """
 
     __slots__ = (
@@ -154,10 +153,10 @@ class Segment:
 
 
 class Numbering:
-    """The numbers of a sample's values, while it is recorded.
+    """The numbers of a sample's values, during its recording.
 
     Attributes:
-        count: how many values there are.
+        count: the number of values.
     """
 
     def __init__(self, live: Live, pinned: PinnedRows):

@@ -1,12 +1,12 @@
-"""Stretches: what a sample does in one sync. Where its answers can be foreseen, that is more than one segment.
+"""Stretches: the segments of a sample in one sync. With predicted answers, a sample runs more than one segment.
 
-A sync costs far more than a few nodes. So a sample goes on beyond a question as if the likely answer had been given, as
-a processor does at a branch, and all that it asks for is answered together. Segments after the first wrong guess do not
-count: their rows are free again when the sample ends, and it goes on from the true answer. So results, decisions and
-errors are those of samples that wait at each question.
+A sync costs far more than a few nodes. So a sample continues after a question with the most likely answer, as a
+processor does at a branch, and all of its questions are answered together. Segments after the first wrong prediction
+are ignored: the sample continues from the true answer, and their rows are freed when the sample ends. So results,
+decisions and errors equal those of samples that wait at each question.
 
-Only segments that were walked before are foreseen, and only those whose cells may run in vain. Answers are foreseen
-where they are one integer or truth value. A stretch that was right may be twice as long next time.
+Only known segments are run ahead, and only if all of their cells may run in vain. Only answers that are one integer or
+truth value are predicted. After a correct stretch, the next one may be twice as long.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -21,21 +21,21 @@ from jitbatch.rollout.lowered import Lowered, Types, joined, lowered
 from jitbatch.rollout.segments import Segment
 
 FIRST, MOST = 8, 64
-"""How many segments of a sample run in one sync: at first and after a wrong guess, and at most."""
+"""The largest number of segments of a sample in one sync: at first and after a wrong prediction, and in general."""
 
 LEAST_CHANCE = 0.5
-"""A stretch ends where it is less likely than this that the sample goes all of it."""
+"""A stretch ends where the probability of its path falls below this."""
 
 
 class Stretch:
     """Segments that a sample runs in one sync.
 
     Attributes:
-        segments: the segments; each of them but the last ends in a question.
-        guesses: the foreseen answers to these questions.
-        asked, asked_classes: the values that are asked for or returned, of all segments, and their value classes.
-        fed, classes, count: as in `Segment`, of all segments.
-        is_stale: whether another stretch may suit better by now.
+        segments: the segments; each one except the last ends in a question.
+        guesses: the predicted answers to these questions.
+        asked, asked_classes: the values of the questions or of the result, for all segments, and their value classes.
+        fed, classes, count: as in `Segment`, for all segments.
+        is_stale: whether another stretch may be better by now.
     """
 
     def __init__(self, segments: Sequence[Segment], guesses: Sequence[Any], has_limit: bool):
@@ -57,11 +57,11 @@ class Stretch:
         self.is_stale = False
         self._answers = [[guess] for guess in guesses]
         self._may_grow = not has_limit and not segments[-1].has_ended
-        self._right = 0  # samples that went all of it and are not counted in the segments yet
+        self._right = 0  # completed passes that are not yet counted in the segments
         self._lowered: tuple[Lowered, Any] | None = None
 
     def lowered(self, types: Types) -> tuple[Lowered, Any]:
-        """The nodes in terms of types, and as `Nodes` of the core. They are kept until the types change."""
+        """The nodes expressed in types, and as `Nodes` of the core. They are cached until the types change."""
         found = self._lowered
         if found is None or found[0].types is not types:
             all_nodes = joined([lowered(one, types) for one in self.segments])
@@ -69,10 +69,10 @@ class Stretch:
         return found
 
     def check(self, leaves: list[Any]) -> tuple[Sequence[Segment], list[list[Any]], list[Any]]:
-        """Compare what was foreseen with the answers, given as one list of the leaves of all segments.
+        """Compare the predictions with the answers. `leaves` is one list of the leaves for all segments.
 
         Returns:
-            The segments that the sample went, the answers before the last of them, and the leaves of the last.
+            The segments that the sample really took, the answers before the last of them, and the leaves of the last.
         """
         known = len(self.guesses)
         if leaves[:known] == self.guesses:
@@ -89,7 +89,7 @@ class Stretch:
         return self.segments[: wrong + 1], self._answers[:wrong], [leaves[wrong]]
 
     def _settle(self, count: int, samples: int) -> None:
-        """So many samples gave the foreseen answers to the first questions."""
+        """Count the predicted answers to the first `count` questions for this number of samples."""
         if samples:
             for segment, guess in zip(self.segments[:count], self.guesses, strict=False):
                 segment.answered.note(guess, samples)
@@ -102,17 +102,18 @@ class Stretch:
 
 
 def may_guess() -> bool:
-    """Whether answers may be foreseen. Not while JAX raises for NaN: a value that no sample has may be one."""
+    """Whether answers may be predicted. JAX's check for NaN forbids it, because values that no sample has may be
+    NaN."""
     config: Any = jax.config
     return not (config.jax_debug_nans or config.jax_debug_infs)
 
 
 def foreseen(first: Segment, limit: int, find: Callable[[Hashable], Segment | None]) -> tuple[list[Segment], list[Any]]:
-    """The segments that a sample will probably go from this one on, at most `limit`, and the answers between them.
+    """The most likely segments from this one on, at most `limit`, and the answers between them.
 
     Args:
         first: the segment.
-        limit: see above.
+        limit: the largest number of segments.
         find: finds a known segment by its key.
     """
     segments, guesses, chance = [first], [], 1.0

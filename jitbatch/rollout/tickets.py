@@ -1,4 +1,4 @@
-"""Tickets: samples in flight, as their owner sees them."""
+"""Tickets: samples in flight, from the view of their owner."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ class Ticket:
     """A sample in flight.
 
     Attributes:
-        index: how many samples the flight had before it.
+        index: the number of earlier samples of the flight.
         structure: its structure.
-        walker: its way.
+        walker: its path.
         slot: its slot; None before its first sync and after its last.
         error: the exception that it raised, or None.
-        leaves, tree, classes: of its result, once it is done: NumPy arrays, their tree and value classes.
-        done: whether it has returned, raised, or was cancelled.
+        leaves, tree, classes: its result, once it is done: the leaves as NumPy arrays, their tree and value classes.
+        done: whether it has returned, raised an error, or was cancelled.
     """
 
     def __init__(self, index: int, structure: Structure, walker: Walker):
@@ -34,7 +34,7 @@ class Ticket:
 
     @property
     def result(self) -> Any:
-        """What the sample returned, with NumPy arrays as leaves. Raises what it raised."""
+        """The return value of the sample, with NumPy arrays as leaves. Raises the sample's exception."""
         if self.error is not None:
             raise self.error
         return self.tree.unflatten(self.leaves)
@@ -48,15 +48,15 @@ class Ticket:
 
 
 class Times:
-    """Seconds on the host, added up over syncs.
+    """Seconds on the host, summed over syncs.
 
     Attributes:
-        python: the code of samples, recording it, and finding what is known.
-        assemble: rows and buffers for the program.
+        python: running and recording the code of samples, and looking up known segments.
+        assemble: computing the rows and buffers for the program.
         call: writing inputs and calling the program.
-        read: waiting for answers, and reading them.
+        read: waiting for answers and reading them.
         syncs: the number of syncs.
-        recorded: how many segments were recorded, all others were known.
+        recorded: the number of recorded segments. All others were known.
     """
 
     def __init__(self) -> None:

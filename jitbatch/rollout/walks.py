@@ -1,8 +1,8 @@
-"""Walks: segments by the structure of a sample and the answers so far.
+"""Walks: a cache of segments, by the structure of a sample and its answers so far.
 
-What a sample does up to its next question depends on its structure and on the answers that it was given, and on nothing
-else. So it is recorded once, and a sample that comes the same way runs no Python. A sample that leaves the known ways
-runs from its beginning with the answers that it had, and is recorded from there.
+The next segment of a sample depends only on the structure of the sample and on its answers. So it is recorded once. A
+sample on a known path runs no Python. A sample that leaves the known paths is run again from its beginning, with its
+answers so far, and is recorded from there.
 """
 
 import itertools
@@ -22,14 +22,14 @@ from jitbatch.util import passes
 from jitbatch.util.caches import Cache
 
 MAX_SEGMENTS = 65536
-"""Segments remembered for each function and kind of shared arguments, of which one takes a few kB."""
+"""The number of cached segments for each function and kind of shared arguments. One takes a few kB."""
 
 MAX_STRETCHES = 16384
-"""Stretches remembered likewise."""
+"""The number of cached stretches for each function and kind of shared arguments."""
 
 
 class Walks:
-    """The segments and stretches of a function in one context, and the pinned rows that they read."""
+    """The segments and stretches of a function in one context, and their pinned rows."""
 
     def __init__(self, context: Context):
         self.context = context
@@ -46,7 +46,7 @@ class Walks:
         return self._segments.put(key, segment)
 
     def stretch(self, first: Segment, limit: int) -> Stretch:
-        """What a sample should run in one sync, from this segment on: at most `limit` segments."""
+        """The stretch of a sample for one sync: at most `limit` segments, starting with this one."""
         key = first.serial, limit
         found: Stretch | None = self._stretches.get(key)
         if found is not None and not found.is_stale:
@@ -62,10 +62,10 @@ class Walks:
         return next(self._serials)
 
     def recording_of(self, structure: Structure, key: Hashable, decisions: Sequence[Any]) -> Recording | None:
-        """The recording of a sample with decisions, of the segments that were recorded; None if one is missing.
+        """The recording of a sample with decisions, joined from known segments. None if a segment is missing.
 
         Args:
-            structure: of the sample with its decisions.
+            structure: the structure of the sample with its decisions.
             key: the structure of the sample alone.
             decisions: its decisions (see `record/decisions`).
         """
@@ -83,7 +83,7 @@ class Walks:
 
 
 def _joined(path: Sequence[Segment], structure: Structure, pinned: PinnedRows) -> Recording:
-    """The recording of a sample that took this path."""
+    """The recording of a sample with this path."""
     given: list[tuple[int, int, int]] = []
     given_class: list[int] = []
     constants: list[Any] = []
@@ -130,13 +130,13 @@ def first_key(key: Hashable) -> Hashable:
 
 
 class Walker:
-    """The way of one sample.
+    """The path of one sample.
 
     Attributes:
-        key: the key of the segment that it is to go on with.
+        key: the key of its next segment.
         answers: the answers so far, each as a list of leaves.
         path: the segments so far.
-        limit: how many segments it may run in the next sync.
+        limit: the largest number of segments for the next sync.
     """
 
     def __init__(self, walks: Walks, structure: Structure, begin: Callable[[], Live]):
@@ -150,7 +150,7 @@ class Walker:
         self._numbering: Any = None
 
     def go(self, stretch: Stretch, leaves: list[Any]) -> list[Any] | None:
-        """Go on by a stretch as far as its answers were foreseen, and take the answer to the last question.
+        """Move along a stretch as far as its predictions are correct, and store the answer to the last question.
 
         Args:
             stretch: the stretch.
@@ -170,21 +170,21 @@ class Walker:
         return None
 
     def record(self) -> Segment:
-        """The next segment, by running the sample's code. It is not known before it is `kept`."""
+        """The next segment, recorded by running the sample's code. Other samples find it after it is `kept`."""
         found = self._walks.find([self.key])[0]
-        if found is not None:  # another sample came this way meanwhile
+        if found is not None:  # another sample has recorded it meanwhile
             return found
         if self._live is None:
             self._live = self._begin()
             self._numbering = Numbering(self._live, self._walks.pinned)
         live = self._live
-        while live.position < len(self.answers) - 1:  # it comes a known way
+        while live.position < len(self.answers) - 1:  # it is on a known path
             at = live.position
             self._segment(None if at < 0 else at)
         return self._segment(len(self.answers) - 1 if self.answers else None)
 
     def kept(self, segment: Segment) -> Segment:
-        """The next segment, for all samples that come this way: this one, or that of another sample meanwhile."""
+        """Stores the next segment, for all samples on this path. If another sample has stored one, returns that one."""
         return self._walks.put(self.key, segment)
 
     def _segment(self, answered: int | None) -> Segment:
@@ -196,7 +196,7 @@ class Walker:
         return Segment(self._walks.serial(), self._live.advance(answer), self._numbering)
 
     def close(self) -> None:
-        """End the sample where it waits."""
+        """Cancel the waiting sample."""
         live, self._live = self._live, None
         if live is not None:
             live.close()

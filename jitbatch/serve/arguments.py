@@ -1,4 +1,4 @@
-"""The arguments of a served function: the shared ones are given once, the others with each request."""
+"""The arguments of a served function: shared arguments come once, the others with each request."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from jitbatch.util.errors import ArgumentError, PlanError
 
 @dataclass(frozen=True)
 class Given:
-    """The mapped arguments of one request, or of a batch: then each is a sequence.
+    """The mapped arguments of one request; or those of a batch, as sequences.
 
     Attributes:
-        args: the positional ones in the order of the signature, without the shared arguments between them.
-        kwargs: those that are given by name.
+        args: the positional arguments in the order of the signature, without the shared ones.
+        kwargs: the arguments by name.
     """
 
     args: tuple[Any, ...]
@@ -29,12 +29,12 @@ class Given:
 
     @property
     def form(self) -> tuple[int, tuple[str, ...]]:
-        """Requests of one form can be batched together."""
+        """The form of a request. Requests of one form can be batched together."""
         return len(self.args), tuple(self.kwargs)
 
     @property
     def sample(self) -> Any:
-        """The sample as `batch_size_fn` gets it: the argument, or a tuple of several."""
+        """The sample for `batch_size_fn`: the argument, or a tuple of several arguments."""
         parts = (*self.args, *self.kwargs.values())
         return parts[0] if len(parts) == 1 else parts
 
@@ -46,7 +46,7 @@ class Given:
 
 
 class Shared(NamedTuple):
-    """The shared arguments of a server, as they were when they were given.
+    """The shared arguments of a server, as a snapshot.
 
     Attributes:
         objects: the objects by name.
@@ -58,7 +58,7 @@ class Shared(NamedTuple):
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        """The objects, with the arrays from then."""
+        """The objects, with the arrays of the snapshot."""
         return dict(zip(self.objects, self.arguments.rebuild(self.arguments.leaves), strict=True))
 
     @property
@@ -67,7 +67,7 @@ class Shared(NamedTuple):
         return Arguments([Part(name, None, None) for name in self.objects], (), 0)
 
     def check_same(self, name: str, before: "Shared") -> None:
-        """Raises `PlanError` if these differ from the shared arguments before in more than their values."""
+        """Raises `PlanError` unless these differ from the shared arguments `before` only in their values."""
         old, new = before.arguments.key, self.arguments.key
         if old != new:
             raise PlanError(
@@ -91,7 +91,7 @@ class ServedArguments:
         self._is_method = is_method
         self._is_shared = are_shared(signature, in_axes, is_method)
         self._names = [one for one, is_shared in self._is_shared.items() if is_shared]
-        # Each sample is an object of its own, so there are no axes but that of the requests.
+        # Each sample is one object, so the only axis is that of the requests.
         axes = [None if is_shared else 0 for is_shared in self._is_shared.values()]
         self._in_axes = None if in_axes is None else tuple(axes[is_method:])
 
@@ -118,7 +118,7 @@ class ServedArguments:
         return given
 
     def check(self, given: Given) -> None:
-        """Raises `ArgumentError` if a request has other arguments than a sample."""
+        """Raises `ArgumentError` if the arguments of a request are not those of a sample."""
         args, kwargs = self.merged(dict.fromkeys(self._names), given)
         try:
             bound = self._signature.bind(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""In flight: samples that ask for values join at the next sync, and leave when they are done."""
+"""Serving of samples that ask for values: they join at the next sync, and leave when they are done."""
 
 import itertools
 from collections import deque
@@ -17,7 +17,7 @@ from jitbatch.util import compat
 class InFlight:
     """Runs requests whose samples ask for values, from sync to sync.
 
-    A sample that raises an exception fails alone. If a sync itself fails, all that took part begin again, one by one.
+    A sample that raises an exception fails alone. If a sync itself fails, all of its samples begin again, one by one.
 
     Args:
         fly: makes a flight of the function: `fly(*args, room=n, **kwargs)`, with no samples.
@@ -33,9 +33,9 @@ class InFlight:
         self._arguments = arguments
         self._room = room
         self._flights: dict[Any, Flight] = {}  # by the form of requests
-        self._flown = shared  # the shared arguments of the flights
+        self._flown = shared  # the shared arguments of each flight
         self._tickets: dict[Ticket, Request] = {}
-        self._alone: deque[Request] = deque()  # those that begin again
+        self._alone: deque[Request] = deque()  # requests that begin again
         self._is_stale = False  # whether there are arenas that were warmed up later
 
     @property
@@ -44,7 +44,7 @@ class InFlight:
 
     @property
     def held(self) -> list[Request]:
-        """The requests that are taken and not answered."""
+        """The accepted requests without an answer."""
         return [*self._tickets.values(), *self._alone]
 
     @property
@@ -53,7 +53,7 @@ class InFlight:
         return not self._alone
 
     def admit(self, requests: Sequence[Request]) -> list[Answer]:
-        """Takes requests. Returns the answers to those that are no samples."""
+        """Accepts requests. Returns the answers to requests that are not samples."""
         refused = []
         for request in requests:
             try:
@@ -63,7 +63,7 @@ class InFlight:
         return refused
 
     def advance(self) -> list[Answer]:
-        """Runs one sync of all that are in flight."""
+        """Runs one sync of all samples in flight."""
         refused = []
         if not self._tickets and self._alone:
             refused = self.admit([self._alone.popleft()])
@@ -72,7 +72,7 @@ class InFlight:
         return [*refused, *answers]
 
     def drop(self) -> list[Request]:
-        """Gives up what is held and returns it. Samples are cancelled where they wait."""
+        """Cancels all waiting samples, and returns their requests."""
         held = self.held
         self._alone.clear()
         for form in list(self._flights):
@@ -81,7 +81,7 @@ class InFlight:
         return held
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles what samples like these need, whether few or many are in flight (see `Runner`)."""
+        """Compiles the programs for samples like these, for few and for many samples in flight (see `Runner`)."""
         requests = columns.split()
         flight = self._new_flight(self.shared, requests[0])
         try:
@@ -134,7 +134,7 @@ class InFlight:
         return Answer(request, ticket.tree.unflatten(leaves))
 
     def _land(self, form: Any) -> None:
-        """Ends a flight. What the `finally` blocks of cancelled samples raise is of no use to anybody."""
+        """Ends a flight. Errors in the `finally` blocks of cancelled samples are dropped."""
         flight = self._flights.pop(form)
         try:
             flight.close()
@@ -142,7 +142,7 @@ class InFlight:
             logger.info("a sample that was cancelled raised an exception: %r", error)
 
     def _update(self) -> None:
-        """Goes on with the newest shared arguments."""
+        """Replaces the shared arguments by the newest ones."""
         shared = self.shared
         if shared is not self._flown:
             for flight in self._flights.values():

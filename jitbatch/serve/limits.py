@@ -1,4 +1,4 @@
-"""The limits of a server: how many requests run together, and how many wait."""
+"""The limits of a server: the number of requests in a batch, and the number of waiting requests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ class Limits:
 
 
 def how_many(samples: Sequence[Any], held: Sequence[Any], most: int, size_of: Callable[[list[Any]], int]) -> int:
-    """Returns how many of the first samples fit into a batch: at least one if nothing is held.
+    """Returns the number of leading samples that fit into a batch. It is at least one if `held` is empty.
 
     Args:
-        samples: the samples that wait.
-        held: the samples that are in the batch already.
+        samples: the waiting samples.
+        held: the samples in the batch so far.
         most: the largest size of a batch.
         size_of: the size of a list of samples. It does not decrease with more samples.
 

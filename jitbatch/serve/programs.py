@@ -47,9 +47,10 @@ class Programs:
             return None
 
     def warm_up(self, samples: Recorded, counts: Sequence[int]) -> list[Plan]:
-        """Makes room for batches of these numbers of samples. Later batches of more samples are split.
+        """Makes programs for batches of these numbers of samples. Later batches of more samples are split.
 
-        Each program has room for samples spread over all that are given, with headroom, and for each of them alone.
+        Each program has room for a selection of samples spread over `samples`, with headroom, and for each sample
+        alone.
 
         Returns:
             A plan for each program.
@@ -59,7 +60,7 @@ class Programs:
             return [self._sized(count, samples) for count in counts]
 
     def _sized(self, count: int, samples: Recorded) -> Plan:
-        """Makes room for batches of so many samples, and returns a plan of such a batch."""
+        """Makes a program for batches of this number of samples, and returns a plan of such a batch."""
         order = np.argsort([graph.node_count for graph in samples.graphs], kind="stable")
         among = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
         spread = samples.some(order[among].tolist())
@@ -79,17 +80,17 @@ class Programs:
         return sum(len(list(rooms)) for rooms in list(self._rooms.values()))
 
     def _current(self, count: int, batch: Recorded) -> list[Plan]:
-        """Returns the plans with room for so many samples. After caches were cleared there is none."""
+        """Returns the plans of programs for this number of samples. After `clear_caches()` there is none."""
         likes = [room.like for room in self._rooms.get(count, ())]
         return [like for like in likes if isinstance(like, Plan) and like.static.tables is batch.context.tables]
 
     def _is_new(self, batch: Recorded, counts: Sequence[int]) -> bool:
-        """Whether no program has all kinds of nodes of the batch, and all ways in which they read each other."""
+        """Whether every program lacks a kind of node of the batch, or an edge between kinds."""
         profiles = [like.sizes.profile for count in counts for like in self._current(count, batch)]
         return all(profile.union(batch.graphs) != profile for profile in profiles)
 
     def _grow(self, count: int, batch: Recorded) -> Plan:
-        """Makes a program with room for a batch, and for others of so many samples."""
+        """Makes a program with room for a batch, and for other batches of this number of samples."""
         nodes = sum(graph.node_count for graph in batch.graphs)
 
         def make(like: Plan | Capacity | None, has_headroom: bool) -> Plan:

@@ -1,4 +1,4 @@
-"""Requests, the line in which they wait, and their answers."""
+"""Requests, the queue in which they wait, and their answers."""
 
 import logging
 from concurrent.futures import Future, InvalidStateError
@@ -12,12 +12,12 @@ logger = logging.getLogger("jitbatch")
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One sample that somebody asked for.
+    """A request for the result of one sample.
 
     Attributes:
         given: the arguments.
-        future: the answer.
-        arrived: when the request was accepted.
+        future: the future of the answer.
+        arrived: the time at which the request was accepted.
     """
 
     given: Given
@@ -26,14 +26,14 @@ class Request:
 
 
 class Answer(NamedTuple):
-    """The result of a request, or the exception that it raised."""
+    """The result of a request, or its exception."""
 
     request: Request
     result: Any = None
     error: BaseException | None = None
 
     def give(self) -> None:
-        """Gives the answer to whoever waits. Nothing that a callback of the future raises comes back."""
+        """Gives the answer to the future. Errors in callbacks of the future are dropped."""
         future = self.request.future
         try:
             if self.error is None:

@@ -1,4 +1,4 @@
-"""`Server`: many callers, one thread that batches what they ask for."""
+"""`Server`: many callers, and one thread that batches their requests."""
 
 import asyncio
 import weakref
@@ -18,9 +18,9 @@ from jitbatch.util.errors import ArgumentError
 class Server:
     """Answers requests for single samples, in batches. `f.serve(...)` makes one.
 
-    A thread of the server takes the requests that wait whenever the device is free, plans them as one batch, and runs
-    it. All methods may be called from any thread, and from coroutines. The server is closed at the end of `with` or
-    `async with`, and when nobody has it any more.
+    The server has a thread. Whenever the device is free, the thread takes the waiting requests, plans them as one
+    batch, and runs it. All methods may be called from any thread, and from coroutines. The server closes at the end of
+    `with` or `async with`, and when no reference to it remains.
 
     >>> import jax.numpy as jnp
     >>> from jitbatch import jitbatch
@@ -38,11 +38,12 @@ class Server:
         self._arguments = arguments
         self._runner = runner
         self._worker = Worker(arguments.name, runner, limits)
-        # The thread does not have this object, so dropping it ends the thread, once all that was accepted is answered.
+        # The thread has no reference to this object. So dropping the object ends the thread, after all accepted
+        # requests.
         weakref.finalize(self, self._worker.close, drain=True).atexit = False
 
     def submit(self, *sample: Any, **named: Any) -> "Future[Any]":
-        """Asks for the result of a sample.
+        """Requests the result of a sample.
 
         Args:
             sample: the mapped arguments of the function, without the shared ones. They must not be changed until the
@@ -50,11 +51,11 @@ class Server:
             named: mapped arguments by name.
 
         Returns:
-            A future. Its result is what the plain function returns for the sample, with NumPy arrays as leaves. To
-            cancel it before it runs takes the request out of the line.
+            A future. Its result is the result of the plain function for the sample, with NumPy arrays as leaves. To
+            remove a waiting request, cancel the future.
 
         Raises:
-            Overloaded: as many as `max_waiting` are waiting.
+            Overloaded: `max_waiting` requests are waiting already.
             ServerClosed: the server is closed.
         """
         if is_compiling():
@@ -64,29 +65,29 @@ class Server:
         return self._worker.submit(given)
 
     async def __call__(self, *sample: Any, timeout: float | None = None, **named: Any) -> Any:
-        """Asks for the result of a sample and waits for it, in a coroutine.
+        """Requests the result of a sample and waits for it, in a coroutine.
 
         Args:
             sample, named: as for `submit`.
-            timeout: the number of seconds to wait. After that, or if the task is cancelled, the request is taken out of
-                the line; if it is running already, its result is thrown away.
+            timeout: the number of seconds to wait. After that, or if the task is cancelled, a waiting request is
+                removed. If it is running already, its result is dropped.
 
         Raises:
-            TimeoutError: there was no answer in time.
+            TimeoutError: the answer did not come in time.
         """
         answer = asyncio.wrap_future(self.submit(*sample, **named))
         async with asyncio.timeout(timeout):
             return await answer
 
     def warm_up(self, *samples: Any, **named: Any) -> None:
-        """Compiles the programs of all batches of samples like these. Nothing is compiled for them later.
+        """Compiles the programs for all batches of samples like these. Such batches compile nothing later.
 
-        A sample that is larger than these, or of another kind, runs as well. A new cell type, or a sample that is
-        larger than the largest of these by much, compiles when it comes.
+        Larger samples, and other kinds of samples, run as well. Only two things compile when they arrive: a new cell
+        type, and a sample that is much larger than the largest of these.
 
         Args:
-            samples, named: samples as for `.batch`, without the shared arguments. A few hundred that are like those to
-                come; the largest among them.
+            samples, named: samples as for `.batch`, without the shared arguments. A few hundred typical samples,
+                including the largest, are enough.
         """
         columns = Given(tuple(map(list, samples)), {name: list(column) for name, column in named.items()})
         requests = columns.split()
@@ -96,7 +97,7 @@ class Server:
         self._runner.warm_up(columns, self._counts(requests))
 
     def update(self, *shared: Any, **named: Any) -> None:
-        """Gives the server new shared arguments, such as parameters, for all batches that begin from now on.
+        """Replaces the shared arguments, such as parameters, for all batches that begin from now on.
 
         Args:
             shared, named: the shared arguments, of the same structure, shapes and dtypes as before.
@@ -109,7 +110,7 @@ class Server:
         self._runner.shared = now
 
     def stats(self) -> ServerStats:
-        """Returns what the server has done so far."""
+        """Returns the server's statistics so far."""
         counts = self._worker.counts
         p50, p99 = counts.latencies()
         done = counts.answered + counts.failed + counts.cancelled
@@ -130,17 +131,17 @@ class Server:
         )
 
     def close(self, drain: bool = True) -> None:
-        """Accepts no more requests, and waits until the thread has ended.
+        """Stops accepting requests, and waits until the thread has ended.
 
         Args:
-            drain: whether requests that wait are answered. Otherwise they get the exception `ServerClosed`. The batch
-                that is running is finished in both cases.
+            drain: whether to answer waiting requests. Otherwise they get the exception `ServerClosed`. A running batch
+                is finished in both cases.
         """
         self._worker.close(drain)
         self._worker.join()
 
     async def aclose(self, drain: bool = True) -> None:
-        """As `close`, in a coroutine: others go on meanwhile."""
+        """Like `close`, in a coroutine: other tasks run meanwhile."""
         self._worker.close(drain)
         await asyncio.shield(asyncio.wrap_future(self._worker.ended))
 

@@ -1,4 +1,4 @@
-"""What a server has done so far."""
+"""The statistics of a server."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ RECENT = 1024
 
 @dataclass(frozen=True)
 class ServerStats:
-    """What a server has done so far, and what it is doing.
+    """The statistics of a server.
 
     Attributes:
-        waiting, running: the requests that wait, and those that were taken and are not answered.
+        waiting, running: the waiting requests, and the requests that are being processed.
         accepted: all requests that were accepted. Each is waiting, running, answered, failed or cancelled.
         answered, failed: the requests that got a result, and those that got an exception.
         cancelled: the requests that were cancelled before they ran.
-        overloaded: the requests that were not accepted because too many waited.
+        overloaded: the requests that were refused because too many were waiting.
         batches: the batches that ran; for samples that ask for values, the syncs.
         retried: the batches that failed and were run again one by one.
-        programs: the sizes that programs were compiled for. It does not grow while batches fit what was warmed up. For
-            samples that ask for values, the flights.
+        programs: the number of sizes with a compiled program. It does not grow while batches fit the warmed-up
+            programs. For samples that ask for values, the number of flights.
         p50, p99: seconds from acceptance to answer: the median and the 99th percentile of the last 1,024 requests.
     """
 

@@ -1,4 +1,4 @@
-"""Whole batches: the requests that wait are planned together and run as one program."""
+"""Serving in whole batches: the waiting requests are planned together and run as one program."""
 
 import itertools
 from collections import deque
@@ -44,7 +44,7 @@ class WholeBatches:
 
     @property
     def held(self) -> list[Request]:
-        """The requests that are taken and not answered."""
+        """The accepted requests without an answer."""
         return list(itertools.chain(*self._groups))
 
     @property
@@ -57,7 +57,7 @@ class WholeBatches:
         return len(self._programs)
 
     def admit(self, requests: Sequence[Request]) -> list[Answer]:
-        """Takes requests. Returns the answers to those that are refused."""
+        """Accepts requests. Returns the answers to refused requests."""
         forms: dict[Any, list[Request]] = {}
         for request in requests:
             forms.setdefault(request.given.form, []).append(request)
@@ -85,7 +85,7 @@ class WholeBatches:
         return [Answer(request, result) for request, result in zip(group, results, strict=True)]
 
     def drop(self) -> list[Request]:
-        """Gives up what is held and returns it."""
+        """Drops the accepted requests, and returns them."""
         held = self.held
         self._groups.clear()
         return held

@@ -1,4 +1,4 @@
-"""The thread of a server: it takes who waits whenever the device is free, and answers."""
+"""The thread of a server. Whenever the device is free, it takes waiting requests and answers them."""
 
 import contextvars
 import itertools
@@ -18,17 +18,17 @@ from jitbatch.util.errors import Overloaded, ServerClosed
 from jitbatch.util.threads import stop_at_exit
 
 OPEN, DRAINING, REJECTING = range(3)
-"""The states of a worker: it accepts requests; it answers those that it has accepted; it refuses those as well."""
+"""The states of a worker: it accepts requests; it only answers accepted requests; it refuses the accepted ones, too."""
 
 
 class Runner(Protocol):
-    """Runs requests. Only one thread at a time uses it, but for `shared`.
+    """Runs requests. Only one thread at a time uses it, except for `shared`.
 
     Attributes:
-        shared: the shared arguments, for whatever begins from now on.
-        batches, retried, programs: the numbers of batches that ran, of batches that failed and were run one by one,
-            and of sizes that programs were made for.
-        held: the requests that are taken and not answered.
+        shared: the shared arguments for all runs that begin from now on.
+        batches, retried, programs: the numbers of batches that ran, of batches that failed and were run one by one, and
+            of sizes with a compiled program.
+        held: the accepted requests without an answer.
         is_open: whether further requests may join.
     """
 
@@ -44,31 +44,31 @@ class Runner(Protocol):
     def is_open(self) -> bool: ...
 
     def admit(self, requests: Sequence[Request]) -> list[Answer]:
-        """Takes requests. Returns the answers to those that are refused."""
+        """Accepts requests. Returns the answers to refused requests."""
         ...
 
     def advance(self) -> list[Answer]:
-        """Runs what is next, and returns the answers."""
+        """Runs the next batch or sync, and returns the answers."""
         ...
 
     def drop(self) -> list[Request]:
-        """Gives up what is held and returns it."""
+        """Drops the accepted requests, and returns them."""
         ...
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles what samples like these need.
+        """Compiles the programs for samples like these.
 
         Args:
-            columns: samples of the kind that will be asked for.
+            columns: typical samples.
             counts: the numbers of samples that run together.
         """
         ...
 
 
 class Worker:
-    """The line of requests, and the thread that answers them.
+    """The queue of requests, and the thread that answers them.
 
-    Whoever makes requests takes the lock for microseconds: nothing of the user's runs under it, and no answer is given.
+    A caller holds the lock for microseconds only. No user code runs under the lock, and no answer is given under it.
 
     Args:
         name: the name of the function, for errors.
@@ -82,9 +82,9 @@ class Worker:
         self.limits = limits
         self.counts = Counts()
         self.ended: Future[None] = Future()
-        self.ended.set_running_or_notify_cancel()  # so that nobody cancels it who waits for it
+        self.ended.set_running_or_notify_cancel()  # so that a waiting caller cannot cancel it
         self._waiting: dict[Future[Any], Request] = {}
-        self._changed = threading.Condition(threading.RLock())  # a finalizer may run while this thread holds it
+        self._changed = threading.Condition(threading.RLock())  # reentrant, for finalizers in this thread
         self._state = OPEN
         self._cause: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -92,7 +92,7 @@ class Worker:
         self._settings = compat.trace_context()
         self._process = os.getpid()
 
-    # For those who make requests
+    # For callers
 
     def submit(self, given: Given) -> "Future[Any]":
         """Accepts a request, or raises `Overloaded` or `ServerClosed`."""
@@ -115,7 +115,7 @@ class Worker:
         return request.future
 
     def close(self, drain: bool) -> None:
-        """Accepts no more requests, and ends the thread when all that were accepted are answered."""
+        """Stops accepting requests, and ends the thread after all accepted requests."""
         if os.getpid() != self._process:
             return
         with self._changed:
@@ -136,7 +136,7 @@ class Worker:
         return len(self._waiting)
 
     def start(self) -> None:
-        """Starts the thread, if it was not started."""
+        """Starts the thread, unless it runs already."""
         self._check_process()
         with self._changed:
             if self._state != OPEN:
@@ -146,14 +146,14 @@ class Worker:
     # The thread
 
     def turn(self, may_wait: bool = True) -> bool:
-        """Takes requests and runs what is next.
+        """Takes requests, and runs the next batch or sync.
 
         Args:
-            may_wait: wait for requests if there is nothing to do.
+            may_wait: whether to wait for requests if there is nothing to do.
 
         Returns:
-            Whether there may be more to do: False if the server is closed, or if there was nothing and `may_wait` is
-            False.
+            Whether there may be more to do. False if the server is closed, or if there was nothing to do and `may_wait`
+            is False.
         """
         if self.runner.is_open:
             held = self.runner.held
@@ -193,14 +193,14 @@ class Worker:
             self.ended.set_result(None)
 
     def _take(self, held: Sequence[Request], may_wait: bool) -> list[Request]:
-        """Takes as many requests as fit into a batch, as soon as they are not to wait for more.
+        """Takes as many requests as fit into a batch, after the time in which they wait for others.
 
         Args:
-            held: the requests that are in the batch already.
-            may_wait: wait for requests if there are none.
+            held: the requests in the batch so far.
+            may_wait: whether to wait for requests if there are none.
 
         Returns:
-            The requests; none if the server is closed and nothing waits.
+            The requests; none if the server is closed and no request waits.
         """
         while True:
             with self._changed:
@@ -219,8 +219,8 @@ class Worker:
                     self._changed.wait(remaining)
 
     def _fitting(self, waiting: Sequence[Request], held: Sequence[Request]) -> int:
-        """Returns how many of those that wait fit into a batch. If the user's function fails, it is one: that may
-        be the one at fault, and then it fails alone."""
+        """Returns the number of waiting requests that fit into a batch. It is one if the user's `batch_size_fn` fails:
+        the first request may be at fault, and then it fails alone."""
         most, size_of = self.limits.max_batch_size, self.limits.batch_size_fn
         if size_of is None:
             return min(len(waiting), max(most - len(held), 0))
@@ -234,7 +234,7 @@ class Worker:
             return self._taken(list(self._waiting.values()))
 
     def _taken(self, requests: Sequence[Request]) -> list[Request]:
-        """Takes those requests that nobody has cancelled."""
+        """Removes cancelled requests, and returns the others."""
         with self._changed:
             mine = [one for one in requests if self._waiting.pop(one.future, None) is not None]
             return [one for one in mine if one.future.set_running_or_notify_cancel()]

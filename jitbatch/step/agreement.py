@@ -1,9 +1,10 @@
 """Agreement: the processes of a program plan their own samples, and agree on the sizes of one program.
 
-Each process plans with the terms of the minibatch before. If all plans fit, nobody says anything. A process whose plan
-does not fit says its capacity, as data. All read what was said, and unite the capacities in the order of processes.
-Then each plans with the united capacity and says a digest of the sizes that its plan has; if the digests are equal,
-these are the new terms. So messages grow with the number of processes, not with its square.
+Each process plans with the terms of the previous minibatch. If all plans fit, no process sends a message. If a plan
+does not fit, its process sends a capacity, as data. All processes read the messages, and unite the capacities in the
+order of processes. Then each process plans with the united capacity, and sends a digest of the sizes of its plan. If
+the digests are equal, these sizes are the new terms. So messages grow with the number of processes, not with its
+square.
 """
 
 import hashlib
@@ -34,10 +35,10 @@ RoomKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class Terms:
-    """What the processes have agreed on.
+    """The sizes that the processes have agreed on.
 
     Attributes:
-        counts: for each place, the number of samples of each process.
+        counts: for each place of samples, the number of samples of each process.
         rooms: for each use, by name, and each number of samples of a shard: a plan with the sizes that were agreed on,
             or a capacity that was united and is still to be tried.
         disputed: the rooms whose capacity was tried, and in which the plans of processes have different sizes.
@@ -48,7 +49,8 @@ class Terms:
     disputed: frozenset[RoomKey] = frozenset()
 
     def with_said(self, said: Mapping[int, Mapping[str, Any]], processes: Sequence[int]) -> "Terms":
-        """Returns the terms that follow from these and from what processes said, the same in all processes."""
+        """Returns the terms that follow from these and from the messages of the processes. They are equal in all
+        processes."""
         counts = {str(place): list(own) for place, own in self.counts.items()}
         rooms: dict[RoomKey, Like] = dict(self.rooms)
         digests: dict[RoomKey, set[str]] = {}
@@ -71,7 +73,7 @@ class Planned(NamedTuple):
     Attributes:
         parts: the parts of the samples at each place.
         plans: the plan of each use of them.
-        terms: what was agreed on for it; None in a program of one process.
+        terms: the terms of this minibatch; None in a program of one process.
     """
 
     parts: Mapping[Place, Parts]
@@ -85,7 +87,7 @@ class Agreement:
 
     Attributes:
         channel: the channel to the other processes.
-        terms: the terms of the minibatch before.
+        terms: the terms of the previous minibatch.
         parts_of: returns the parts of the samples of all processes.
     """
 
@@ -125,10 +127,10 @@ class Agreement:
     def _attempt(
         self, samples: Mapping[Place, Any], uses: Mapping[Place, Sequence[Use]]
     ) -> tuple[Planned | None, dict[str, Any]]:
-        """Plans with the terms as they are.
+        """Plans with the current terms.
 
         Returns:
-            The plans, or None if they do not fit; and what the other processes must know.
+            The plans, or None if they do not fit; and the message to the other processes.
         """
         me = self.channel.processes.index(jax.process_index())
         counts = {place: count_of(value) for place, value in samples.items()}
@@ -163,8 +165,8 @@ class _Attempt:
     Attributes:
         terms: the terms.
         rooms: the rooms after the attempt.
-        capacities, digests: what to say, for each room: its key, and a capacity or a digest.
-        fits: whether all plans may be used, if the other processes say the same digests.
+        capacities, digests: the content of the message for each room: its key, and a capacity or a digest.
+        fits: whether all plans may be used, if the other processes send the same digests.
     """
 
     terms: Terms
@@ -179,7 +181,7 @@ class _Attempt:
         like = self.rooms.get(key) or _last(use.saved.get(first.size, ()))
         full = _filled(use, samples, parts, like)
         if full is None:
-            self.fits = False  # others have samples, and say their capacity
+            self.fits = False  # other processes have samples, and send their capacity
             return None
         is_tried = isinstance(like, Capacity) and key not in self.terms.disputed
         plan, fits = use.plan_like(full, like, len(first.split.mine), has_headroom=not is_tried)
@@ -194,7 +196,8 @@ class _Attempt:
 
 
 def digest_of(capacity: Capacity) -> str:
-    """Returns a digest of what a program has room for. Kinds and edges do not count: equal programs may serve more."""
+    """Returns a digest of the sizes of a program. Kinds and edges do not count: programs of equal sizes may serve more
+    kinds."""
     sizes = (
         capacity.nodes, sorted(capacity.terms), capacity.inputs, capacity.shared, sorted(map(repr, capacity.loops)),
         capacity.items, capacity.granularity,

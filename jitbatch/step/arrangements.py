@@ -1,4 +1,4 @@
-"""What a step learned from its traces: which arguments hold samples, and which calls of `.batch` use them."""
+"""The result of tracing a step: the arguments that hold samples, and the calls of `.batch` that use them."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -97,7 +97,7 @@ class Arrangements:
     # Sizes
 
     def capacity(self) -> StepCapacity:
-        """Returns the sizes of all uses, and those that were saved for uses that the step has not met."""
+        """Returns the sizes of all uses, including saved sizes of uses that the step has not traced yet."""
         with self._lock:
             found = [
                 SavedRoom(use.name, count, room.nodes, room.like.capacity if isinstance(room.like, Plan) else room.like)
@@ -109,7 +109,7 @@ class Arrangements:
             return StepCapacity((*found, *(room for room in self._saved.rooms if room.use not in names)))
 
     def restore(self, capacity: StepCapacity) -> bool:
-        """Takes saved sizes for uses to come. Returns False, and changes nothing, if the step has met uses already."""
+        """Takes saved sizes for uses to come. If the step has uses already, it changes nothing and returns False."""
         with self._lock:
             if self.uses:
                 return False

@@ -1,8 +1,8 @@
 """Rounds of messages between the processes of a program, through the coordination service of `jax.distributed`.
 
-In a round, each process says something or nothing, waits for all others, and reads what they said. No device takes
-part, so a round may run in a planning thread beside a step. If no process says anything, a round is one barrier and one
-read of an empty folder. Messages are JSON.
+In a round, each process may send a message, waits for all others, and reads their messages. No device takes part, so a
+round may run in a planning thread beside a step. Without messages, a round is one barrier and one read of an empty
+folder. Messages are JSON.
 """
 
 import atexit
@@ -23,17 +23,17 @@ from jitbatch.util import compat
 from jitbatch.util.errors import ProcessError
 
 SECONDS = 1800.0
-"""The default time that a process waits for others. It is long, since others may compile, evaluate or write a
-checkpoint; a process that died is noticed earlier, by its heartbeat."""
+"""The default time that a process waits for others. It is long, because others may compile, evaluate or write a
+checkpoint. JAX notices a dead process earlier, by its heartbeat."""
 
 SECONDS_AT_EXIT = 60.0
-"""The time that a process which ends waits for others, to tell them."""
+"""The time that an ending process waits until the others have read its message."""
 
 _numbers = itertools.count()
 
 
 class Message(NamedTuple):
-    """What a process says in a round.
+    """A message of a process in a round.
 
     Attributes:
         content: data, for the caller.
@@ -47,7 +47,7 @@ class Message(NamedTuple):
 
 
 class LateError(ProcessError):
-    """A process lives, but does not come."""
+    """A process is alive, but has not reached this point in time."""
 
 
 class Channel:
@@ -55,13 +55,13 @@ class Channel:
 
     Args:
         processes: the processes that take part.
-        about: what must be equal in all processes, by name. It travels with each message.
+        about: values that must be equal in all processes, by name. They are part of each message.
         name: the name of the channel. By default it is a number: all processes make their channels in one order.
-        seconds: the time that a process waits for others that live.
+        seconds: the time that a process waits for others that are alive.
     """
 
     newest: ClassVar["Channel | None"] = None
-    """The channel that was used last. Others wait there if this process ends by an exception of its own."""
+    """The channel that was used last. If this process ends by an exception, the other processes wait there."""
 
     def __init__(
         self, processes: Sequence[int], about: Mapping[str, str], name: str | None = None, seconds: float = SECONDS
@@ -79,30 +79,30 @@ class Channel:
         self._me = jax.process_index()
         self._parts = itertools.count()
         self._round = 0
-        self._said: str | None = None  # the key of what this process said in the round before
+        self._said: str | None = None  # the key of this process's message in the previous round
         self._problem: str | None = None
 
     def part(self) -> "Channel":
-        """Returns a channel of its own for the same processes."""
+        """Returns a separate channel for the same processes."""
         return Channel(self.processes, self.about, f"{self._name}/{next(self._parts)}", self._seconds)
 
     def exchange(self, message: Message | None, seconds: float | None = None) -> dict[int, Mapping[str, Any]]:
         """Runs a round.
 
         Args:
-            message: what this process says, or None.
-            seconds: the time to wait for the others, if it is not that of the channel.
+            message: the message of this process, or None.
+            seconds: the time to wait for the others; by default that of the channel.
 
         Returns:
-            What the processes said, by process.
+            The contents of the messages, by process.
 
         Raises:
-            ProcessError: a process said an error, has left, differs in `about`, or does not answer.
+            ProcessError: a process sent an error, has left, differs in `about`, or does not answer.
         """
         if self._problem is not None:
             raise ProcessError(self._problem)
         if Channel.newest is None:
-            atexit.register(_leave_at_exit)  # runs before JAX's own, which waits for all processes
+            atexit.register(_leave_at_exit)  # runs before JAX's own handler, which waits for all processes
         Channel.newest = self
         try:
             return self._exchange(message, seconds or self._seconds)
@@ -128,7 +128,7 @@ class Channel:
         return {process: one["content"] for process, one in found.items()}
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Tells the others, in their next round, that this process takes no more part, and does not wait for them."""
+        """Tells the others, in their next round, that this process has left. Does not wait for them."""
         if self._problem is not None:
             return
         self._problem = "this process has left a sequence of minibatches, which other processes may be at"
@@ -137,13 +137,13 @@ class Channel:
         tell.start()
 
     def leave_at_exit(self) -> None:
-        """Tells the others that this process ends, and by which exception, and waits for them for a while."""
+        """Tells the others that this process ends, and the exception that ended it. Waits for them for a while."""
         if self._problem is None:
-            error = getattr(sys, "last_value", None)  # Python has set it if a script ends by an exception
+            error = getattr(sys, "last_value", None)  # Python sets it if an exception ends a script
             self._tell(Message({}, described(error) if error else "", True), SECONDS_AT_EXIT)
 
     def _tell(self, message: Message, seconds: float) -> None:
-        with suppress(Exception):  # nobody is there to hear it
+        with suppress(Exception):  # no process is there to read it
             self._run(message, seconds)
 
     def _run(self, message: Message | None, seconds: float) -> dict[int, str]:
@@ -155,11 +155,11 @@ class Channel:
                 compat.send(key, json.dumps({"about": self.about, **message._asdict()}))
             compat.wait_for_processes(self._name, seconds, self.processes)
             if self._said is not None:
-                compat.forget(self._said)  # all have read it: they have come to this round
+                compat.forget(self._said)  # all processes have read it, because they have come to this round
             self._said = None if message is None else key
             return _texts(folder)
         except jax.errors.JaxRuntimeError as error:
-            with suppress(jax.errors.JaxRuntimeError):  # one that failed and ended may have said why
+            with suppress(jax.errors.JaxRuntimeError):  # a process that failed and ended may have sent the reason
                 texts = _texts(folder)
                 if any(json.loads(text)["error"] for text in texts.values()):
                     return texts
@@ -197,7 +197,7 @@ def _named(processes: Sequence[int]) -> str:
 
 
 def _failure(text: str, seconds: float) -> ProcessError:
-    """Returns what an error of the coordination service means. jax 0.10 names processes as tasks.
+    """Returns the meaning of an error of the coordination service. jax 0.10 calls processes tasks.
 
     >>> _failure("Barrier timed out. Some timed out task names:\\n1\\n", 60)
     LateError('process 1 of 1 has not come to this point within 60 seconds. All processes must call the same steps as \

@@ -19,7 +19,7 @@ from jitbatch.util.errors import ArgumentError
 
 @jax.tree_util.register_pytree_node_class
 class Inputs(Samples):
-    """Samples in the body of a step that differentiates some of their inputs, which are the leaves of this pytree.
+    """Samples in the body of a step that differentiates some of their inputs. The inputs are the leaves of this pytree.
 
     So `jax.grad` differentiates with respect to samples, and the gradient is of this class, too. `jax.tree.map`
     computes with gradients, targets and samples.
@@ -55,7 +55,8 @@ class Inputs(Samples):
 
 @jax.tree_util.register_pytree_node_class
 class Packed:
-    """Values for the inputs of the samples at a place: targets on their way in, and gradients on their way out."""
+    """Values for the inputs of the samples at a place: targets as arguments of the body, and gradients in its
+    result."""
 
     def __init__(self, place: Place, rows: Sequence[Any]):
         self.place = place
@@ -70,7 +71,7 @@ class Packed:
 
 
 class Differentiated:
-    """What a step differentiates.
+    """The differentiated inputs of a step.
 
     Attributes:
         names: the names of the inputs.
@@ -83,7 +84,7 @@ class Differentiated:
         self._found: set[str] = set()
 
     def check_new(self, plans: Sequence[Plan]) -> None:
-        """Checks the plans of new uses: each name must be in samples of some use."""
+        """Checks the plans of new uses: each name must occur in the samples of some use."""
         for plan in plans:
             call = plan.static.call
             if plan.static.differentiable_arenas and len(call.mapped) > 1:

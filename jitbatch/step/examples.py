@@ -1,4 +1,4 @@
-"""Examples of samples: for a process that has none, to trace a step and to plan rows of padding."""
+"""Examples of samples, for a process without samples: to trace a step, and to plan rows of padding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,13 +21,14 @@ def is_empty(value: Any) -> bool:
 
 
 def first_row(rows: Any) -> Any:
-    """Returns the first row of each array, or a row of zeros if it has none."""
+    """Returns the first row of each array, or a row of zeros for an empty array."""
     arrays = jax.tree.map(np.asarray, rows)
     return jax.tree.map(lambda leaf: leaf[:1] if len(leaf) else np.zeros((1, *leaf.shape[1:]), leaf.dtype), arrays)
 
 
 def first_samples(uses: Sequence[Use], samples: Mapping[Place, Any]) -> dict[str, Any]:
-    """Returns the first sample of each use without its data, as a message: a capacity for it alone."""
+    """Returns the first sample of each use without its data, as a message: the capacity of a plan for this sample
+    alone."""
     first = {
         place: value[:1] if isinstance(value, Sequence) else jax.tree.map(lambda leaf: leaf[:1], value)
         for place, value in samples.items()

@@ -123,8 +123,8 @@ class Jitted(Generic[P, R]):
         return Ahead(on_device(map(self._planned, minibatches)), ahead)
 
     def _planned_together(self, minibatches: Iterable[Any], ahead: int | None) -> Iterator[Any]:
-        """Yields the items of `prefetch` in one of several processes. All do this in the same order of calls: so no
-        item is planned, and no thread begins, before an item is taken with the uses of the step known."""
+        """Yields the items of `prefetch` in one of several processes. All processes do this in the same order of calls.
+        So planning, and its thread, start only when an item is taken and the uses of the step are known."""
         assert self._on_mesh is not None
         assert self._processes is not None
         items = iter(minibatches)
@@ -238,7 +238,7 @@ class Jitted(Generic[P, R]):
         return self._on_mesh.agreement(self._processes.channel)
 
     def _learn_together(self, processes: Processes, call: Bound) -> None:
-        """Stores an arrangement for the first call in several processes. One without samples gets examples."""
+        """Stores an arrangement for the first call in several processes. A process without samples gets examples."""
         assert self._on_mesh is not None
         if self._on_mesh.lacks_samples(call, self._places):
             message = processes.examples(None)
@@ -349,7 +349,7 @@ class Jitted(Generic[P, R]):
         self, step: StepTrace, arrangement: Arrangement, call: Bound, agreement: Agreement | None
     ) -> Bound:
         """Returns the call with handles in place of samples, and rows filled up to the number of samples."""
-        if self._on_mesh is not None and arrangement.uses:  # a first trace, which finds them, is on one device
+        if self._on_mesh is not None and arrangement.uses:  # the first trace, which finds them, is on one device
             return self._on_mesh.with_handles(step, arrangement.places, arrangement.uses, call, agreement)
         places = [place for place in arrangement.places if place.argument in call.arguments]
         arguments = {place: call.at(place) for place in places}
@@ -445,28 +445,28 @@ def jit(
             default, a first trace finds the arguments that the body passes to `.batch`.
         pad: fill the samples up to a multiple of this number by repeating the last one; `trees.mask` is False for the
             repeated ones. A smaller last minibatch then needs no program of its own. Needs `samples`.
-        rows: the arguments with one row per sample, such as labels. `pad` fills them up in the same way. On a mesh they
-            are split as samples are; there the default is each argument that is a NumPy array, or a pytree of them,
-            with as many rows as there are samples.
+        rows: the arguments with one row per sample, such as labels. `pad` fills them up in the same way. On a mesh,
+            they are split like samples. The default on a mesh is each argument that is a NumPy array, or a pytree of
+            them, with one row per sample.
         differentiable: the inputs of samples that are differentiated, named as for `f.plan`. In the body, `jax.grad`
             differentiates with respect to the samples: these inputs are their leaves. The gradient is a pytree with the
-            same leaves for `jax.tree.map`, and has `.sums()`, the sum over each sample's values. Where the step returns
-            it, in tuples, lists or dicts, the caller gets it in the structure of the samples, with None for all
-            that is not differentiated. Needs `samples`.
+            same leaves for `jax.tree.map`, and has `.sums()`, the sum over each sample's values. If the step returns
+            it, in tuples, lists or dicts, the caller gets it in the structure of the samples, with None for other
+            inputs. Needs `samples`.
         targets: the arguments with values for these inputs, such as forces, as lists in the structure of the samples.
             In the body they are pytrees with the same leaves as a gradient.
         mesh: run the step on this mesh. The samples of a call are split over its devices; all other arrays that are not
             on the mesh are replicated. The body is the same as on one device, and sees all samples. In a program of
-            several processes (`jax.distributed`), each process calls the step with samples of its own.
+            several processes (`jax.distributed`), each process calls the step with its own samples.
         axis: the axis of the mesh that samples are split over; its only axis by default.
-        timeout: in a program of several processes, the seconds that a process waits for others that live, half an hour
-            by default. One that has died is noticed by its heartbeat (see `jax.distributed.initialize`).
+        timeout: in a program of several processes, the seconds that a process waits for others that are alive, half an
+            hour by default. JAX detects dead processes by their heartbeat (see `jax.distributed.initialize`).
         jit: the compiling transformation: `jax.jit`, `flax.nnx.jit` or `equinox.filter_jit`.
         options: options of `jax.jit`: `static_argnames`, `donate_argnums`, `in_shardings` and so on. Samples are never
             donated.
 
     Returns:
-        The compiled function. Its methods `lower`, `trace` and `eval_shape` work as those of `jax.jit`. It also has
+        The compiled function. Its methods `lower`, `trace` and `eval_shape` work like those of `jax.jit`. It also has
         `explain`, `prefetch`, `capacity` and `cache_info`.
 
     >>> import jax, jax.numpy as jnp

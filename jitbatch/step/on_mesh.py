@@ -61,7 +61,8 @@ class OnMesh:
         return self._with_rows(call, {place: handle._about.parts for place, handle in given.items()}, known)
 
     def lacks_samples(self, call: Bound, places: Sequence[Place]) -> bool:
-        """Whether this process has no samples in a call. If no places are named, these are any empty arguments."""
+        """Whether this process has no samples in a call. If no places are named, an empty argument counts as
+        samples."""
         values = [call.at(place) for place in places if place.argument in call.arguments]
         return any(map(is_empty, values if places else call.arguments.values()))
 
@@ -74,7 +75,7 @@ class OnMesh:
         return call
 
     def settle(self, handles: Iterable[Samples]) -> None:
-        """Makes the terms of a call those of the step. All processes come here in the order of their calls."""
+        """Makes the terms of a call the newest terms of the step. All processes do this in the order of their calls."""
         for handle in handles:
             about, terms = handle._about, handle._terms
             if terms is not None and about.parts is not None:
@@ -83,7 +84,7 @@ class OnMesh:
                     use.settle(about.parts.size, terms.rooms[use.name, about.parts.size])
 
     def mesh_set(self) -> AbstractContextManager[Any]:
-        """A context for calls of the compiled step: with the step's mesh, if there is another."""
+        """A context for calls of the compiled step. If a mesh is set outside, it sets the step's mesh instead."""
         return nullcontext() if get_abstract_mesh().empty else jax.set_mesh(self.split.mesh)
 
     def placed(self, call: Bound, in_place: bool) -> Bound:
@@ -91,8 +92,8 @@ class OnMesh:
 
         Args:
             call: the call.
-            in_place: put arrays there in the variables of Flax modules, which are then the same objects: `nnx.jit`
-                changes them.
+            in_place: whether the variables of Flax modules stay the same objects, with new arrays. `nnx.jit` changes
+                these objects.
         """
         arguments = dict(call.arguments)
         for name, value in arguments.items():
@@ -187,7 +188,7 @@ class OnMesh:
 
 
 def _is_rows(value: Any, counts: Container[int]) -> bool:
-    """Whether an argument is taken for rows: all its leaves are NumPy arrays with one row per sample."""
+    """Whether an argument counts as rows: all its leaves are NumPy arrays with one row per sample."""
     if isinstance(value, Rows):
         return True
     leaves = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Samples))

@@ -1,4 +1,4 @@
-"""The processes of a step on a mesh that belongs to several (`jax.distributed`)."""
+"""The processes of a step on a mesh that spans several processes (`jax.distributed`)."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class Processes:
 
     @contextmanager
     def part(self) -> Iterator[Channel]:
-        """A channel for a sequence of minibatches. The other processes hear how it ends here."""
+        """A channel for a sequence of minibatches. The other processes learn how the sequence ended."""
         channel = self.channel.part()
         try:
             yield channel
@@ -41,13 +41,13 @@ class Processes:
         channel.exchange(Message({}, is_last=True))
 
     def examples(self, first_samples: Callable[[], Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
-        """Asks for examples of samples, in the first call of the step.
+        """Requests examples of samples from the other processes, in the first call of the step.
 
         Args:
             first_samples: returns the message about the first samples of this process; None if it has no samples.
 
         Returns:
-            The message of a process with samples; None if all have samples, or nobody has.
+            The message of a process with samples; None if all processes have samples, or none has.
         """
         said = self.channel.exchange(Message({}) if first_samples is None else None)
         self.have_met = True
@@ -61,7 +61,7 @@ class Processes:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """A context that tells the other processes of an exception in it."""
+        """A context that reports an exception inside of it to the other processes."""
         try:
             yield
         except BaseException as error:
@@ -69,7 +69,7 @@ class Processes:
             raise
 
     def compare(self, call: Bound, program: Callable[[], str]) -> None:
-        """Compares a new program, and the arrays that it is called with first, in all processes.
+        """Compares a new program, and the arrays of its first call, in all processes.
 
         Raises:
             ProcessError: in all processes, if they differ.
@@ -90,7 +90,7 @@ _DIFFERENCES = {
 
 
 def _contents(call: Bound) -> Iterator[bytes]:
-    """Yields the bytes of arrays that are not on the mesh yet, and become replicated."""
+    """Yields the bytes of arrays that are not on the mesh yet. They become replicated."""
     for name, value in call.arguments.items():
         for leaf in jax.tree.leaves(value):
             if isinstance(leaf, jax.Array) and leaf.is_fully_addressable:

@@ -1,4 +1,4 @@
-"""Rows of samples: how many there are, and filling them up."""
+"""Rows of samples: counting them, and filling them up."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -93,7 +93,7 @@ class Use:
         return plan, isinstance(like, Plan) and plan.static is like.static
 
     def settle(self, count: int, plan: Plan) -> None:
-        """Replaces the rooms for a number of samples by the one that processes have agreed on."""
+        """Replaces the rooms for a number of samples by the room that the processes have agreed on."""
         nodes = sum(room for _, room in plan.static.capacity.nodes)
         self._rooms_for(count).settle(Room(replace(plan, graphs=()), nodes))
 
@@ -126,10 +126,10 @@ class About:
 
 @jax.tree_util.register_pytree_node_class
 class Samples:
-    """A handle that stands for the samples of a step in its body.
+    """A handle for the samples of a step, inside of its body.
 
     Pass it whole to `f.batch(params, samples)`. `len(samples)` is the number of samples, padding included. Compute
-    everything else before the step is called: the compiled step gets plans in place of samples.
+    everything else before the call of the step, because the compiled step gets plans in place of samples.
     """
 
     _instead = "Do that before the step is called, and pass the result as another argument"
@@ -141,7 +141,7 @@ class Samples:
         self._plans = plans  # on a mesh, in buffers
         self._mask = mask
         self._given = given  # the samples themselves; the body has no access to them
-        self._terms = terms  # what several processes have agreed on (see `step/agreement`)
+        self._terms = terms  # the agreement of several processes (see `step/agreement`)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], About]:
         return (self._plans, self._mask), self._about
@@ -287,7 +287,7 @@ class StepTrace:
         return outputs if parts is None else parts.repeated(outputs)
 
     def _check(self, samples: Samples) -> None:
-        """Raises `ArgumentError` if a handle is not what the step was called with."""
+        """Raises `ArgumentError` if a handle does not belong to this call of the step."""
         if _leaf_types(samples._plans) != _leaf_types(self.handles[samples._about.place]._plans):
             raise ArgumentError(
                 f"the argument {samples._about.place} of {self.name} was changed in the body of the step, by "

@@ -1,11 +1,11 @@
 """Samples split over an axis of a mesh: one shard of a plan for each position on the axis.
 
-A step on a mesh is one program in the global view. Parameters are replicated, and only the `.batch` of a plan is a
-`jax.shard_map` inside of it. So gradients of parameters are summed over devices once, by the transpose of that
-`shard_map`, and the body of the step is that of one device. (A `shard_map` around the whole step would sum gradients of
+A step on a mesh is one program in the global view. Parameters are replicated. Only the `.batch` of a plan is a
+`jax.shard_map`, inside of the program. So the transpose of this `shard_map` sums gradients of parameters over devices
+once, and the body of the step is the same as on one device. (A `shard_map` around the whole step would sum gradients of
 replicated parameters twice.)
 
-Inside of the step the axes of the mesh are automatic, also if they are explicit outside: the body names no shardings.
+Inside of the step, the axes of the mesh are automatic, even if they are explicit outside: the body names no shardings.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ class Split:
         return jax.make_array_from_process_local_data(self._sharding(self.axis), rows)
 
     def replicated(self, tree: Any) -> Any:
-        """Returns a pytree whose arrays are on the mesh. Arrays that are not on it yet become replicated."""
+        """Returns a pytree whose arrays are on the mesh. Other arrays become replicated."""
         return tree if all(map(self._has, jax.tree.leaves(tree))) else jax.tree.map(self._placed, tree)
 
     def _has(self, leaf: Any) -> bool:
@@ -125,7 +125,7 @@ class Split:
 
 
 def split_over(mesh: Mesh, axis: str | None) -> Split:
-    """Returns the split over an axis of a mesh; None stands for its only axis."""
+    """Returns the split over an axis of a mesh. None means its only axis."""
     if axis is None and len(mesh.axis_names) == 1:
         axis = mesh.axis_names[0]
     if axis is None or axis not in mesh.axis_names:
@@ -140,7 +140,7 @@ class Parts:
     Attributes:
         split: the axis of the mesh.
         size: the number of rows of a shard.
-        counts: the number of samples of each process; None if `pad` fills samples up, and rows of padding stay.
+        counts: the number of samples of each process; None if `pad` fills samples up, and padding rows are kept.
     """
 
     split: Split
@@ -159,7 +159,8 @@ class Parts:
 
     @cached_property
     def index(self) -> np.ndarray | None:
-        """int32 [count]; the rows of samples among all rows. None if there is no padding, or if it stays."""
+        """int32 [count]; the indices of the samples' rows among all rows. None if there is no padding, or if it is
+        kept."""
         if self.counts is None or self.count == self.size * self.split.shards:
             return None
         found = []
@@ -187,7 +188,7 @@ class Parts:
         return jax.tree.map(lambda leaf: leaf[index], outputs)
 
     def repeated(self, outputs: Any) -> Any:
-        """Returns outputs for as many samples as there are, made of the outputs of some; only for their types."""
+        """Returns outputs of the right shapes for all samples, from the outputs of some. Only the types matter."""
         if isinstance(outputs, Ragged):
             return replace(outputs, outline=outputs.outline[np.arange(self.count) % len(outputs.outline)])
         return jax.tree.map(lambda leaf: leaf[np.arange(self.count) % len(leaf)], outputs)

@@ -4,5 +4,5 @@ In: nothing of jitbatch.
 Out: small tools without knowledge of graphs or plans.
 Invariants: every cache is a `Cache`, so that `clear_caches()` finds it; only `compat` depends on names and behaviour
 that JAX may change.
-Imports: nothing but JAX and NumPy.
+Imports: only JAX and NumPy.
 """

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 from jitbatch.util.caches import Cache
 
 Parts: TypeAlias = Iterable[tuple[Any, int]]
-"""The objects that an entry keeps alive, and about how many bytes each of them takes."""
+"""The objects that an entry keeps alive, and the approximate size of each in bytes."""
 
 
 class Budget:
-    """The bytes that the entries of some caches may take together. What several entries keep alive counts once.
+    """The limit in bytes for the entries of several caches. An object in several entries counts once.
 
     Attributes:
         most: the limit.
-        used: the bytes of the entries at present.
+        used: the bytes of the current entries.
     """
 
     def __init__(self, most: int):
@@ -25,7 +25,7 @@ class Budget:
         self._used = 0
         self._held: dict[int, tuple[int, int]] = {}  # by the `id` of a part: the number of its entries, and its bytes
         self._caches: weakref.WeakSet[BudgetCache] = weakref.WeakSet()
-        self._gone: deque[Parts] = deque()  # of caches that are gone
+        self._gone: deque[Parts] = deque()  # parts of caches that no longer exist
         self._lock = threading.Lock()
 
     @property
@@ -50,12 +50,13 @@ class Budget:
             self._release(parts)
 
     def release_later(self, parts: Parts) -> None:
-        """Release parts where no lock may be waited for: the garbage collector runs in the middle of anything."""
+        """Release parts later, without waiting for a lock. The garbage collector calls this at any point of the
+        program."""
         self._gone.append(parts)
 
     def _release(self, parts: Parts) -> None:
         for part, _ in parts:
-            # An interrupt may have come between an entry and its parts: then they are not held.
+            # After an interrupt between an entry and its parts, the parts are not counted.
             entries, size = self._held.pop(id(part), (1, 0))
             if entries > 1:
                 self._held[id(part)] = entries - 1, size
@@ -63,7 +64,8 @@ class Budget:
                 self._used -= size
 
     def make_room(self) -> None:
-        """Drop entries until the limit holds: always the least recently used one of the cache with the most."""
+        """Drop entries until the limit holds. The next entry is always the least recently used one of the largest
+        cache."""
         while self.used > self.most:
             largest = max(list(self._caches), key=len, default=None)
             if largest is None or not largest.drop():
@@ -71,12 +73,12 @@ class Budget:
 
 
 class BudgetCache(Cache):
-    """A `Cache` that is limited by a `Budget`, too.
+    """A `Cache` that a `Budget` limits, too.
 
     Args:
         maxsize, first: as for `Cache`.
         budget: the budget.
-        parts: from an entry to its parts; the same objects whenever it is called.
+        parts: returns the parts of an entry; the same objects in every call.
     """
 
     def __init__(self, maxsize: int, first: int, budget: Budget, parts: Callable[[Any], Parts]):
@@ -87,11 +89,11 @@ class BudgetCache(Cache):
 
     def __del__(self) -> None:
         for _, entry, _ in self._entries.values():
-            self._budget.release_later(self._parts(entry))  # they live until they are released: no other has their `id`
+            self._budget.release_later(self._parts(entry))  # alive until then, so their `id`s are unique
 
     def put(self, key: Any, entry: Any, mark: int | None = None) -> Any:
         entry = super().put(key, entry, mark)
-        self._budget.make_room()  # without the lock of this cache: another one may have to drop an entry
+        self._budget.make_room()  # without the lock of this cache: another cache may have to drop an entry
         return entry
 
     def _added(self, entry: Any) -> None:

@@ -85,8 +85,8 @@ class Cache:
         """Store `entry` unless the key has one already, and return the stored entry.
 
         Args:
-            mark: identifies the entry after it was dropped (see `first`); the hash of the key by default. Required
-                where one key can later stand for another entry.
+            mark: identifies the entry after it was dropped (see `first`); the hash of the key by default. Required if
+                one key can later have another entry.
         """
         with self._lock:
             if mark is not None:
@@ -130,7 +130,7 @@ class Cache:
         return self.put(key, make()) if entry is None else entry
 
     def count(self, hits: int, misses: int = 0) -> None:
-        """Add hits and misses that happened without a look-up in this cache."""
+        """Add hits and misses of look-ups outside of this cache."""
         with self._lock:
             self._hits += hits
             self._misses += misses

@@ -109,7 +109,7 @@ def is_of_jit(value: Any) -> bool:
 
 
 def primal_of(value: Any) -> Any:
-    """What is differentiated, in place of its tracer. jax 0.10: such tracers hold it as `primal`."""
+    """The value that is differentiated, in place of its tracer. jax 0.10: such tracers hold it as `primal`."""
     while is_tracer(value) and hasattr(value, "primal"):
         value = value.primal
     return value
@@ -189,7 +189,7 @@ def has_explicit_axes(jaxpr: Jaxpr) -> bool:
 
 
 def automatic_mesh(mesh: Any) -> Any:
-    """An abstract mesh with automatic axes in the place of explicit ones."""
+    """An abstract mesh with automatic axes in place of explicit ones."""
     return mesh.update_axis_types(dict.fromkeys(explicit_axes(mesh), jax.sharding.AxisType.Auto))
 
 
@@ -224,7 +224,7 @@ def node_kinds(treedef: Any) -> int:
 
 
 def keys_of(words: Any, dtype: Any) -> Any:
-    """Typed PRNG keys of a dtype, made of their key data."""
+    """Typed PRNG keys of a dtype, from their key data."""
     impl = next(impl for impl in KEY_IMPLEMENTATIONS if jax.random.key(0, impl=impl).dtype == dtype)
     with jax.ensure_compile_time_eval():
         return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=impl)

@@ -52,7 +52,7 @@ class PlanError(JitbatchError, ValueError):
 
 
 class Overloaded(JitbatchError, RuntimeError):
-    """A request was not accepted, because as many as `max_waiting` are waiting already. Try again later."""
+    """A request was refused, because `max_waiting` requests are waiting already. Try again later."""
 
 
 class ServerClosed(JitbatchError, RuntimeError):

@@ -52,22 +52,22 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 MOST_LEAVES = 1024
-"""A tree with more leaves is put in order anew each time: it may be a sample, of which there are many."""
+"""A tree with more leaves is ordered without a cached function. It may be a sample, and there are many of these."""
 
 _builders = Cache(256)
-"""For a tree of lists, tuples and dicts of strings the function that `_builder_of` makes; False for other trees."""
+"""For a tree of lists, tuples and dicts of strings, the function of `_builder_of`; False for other trees."""
 
 Builder: TypeAlias = Callable[[Sequence[Any]], Any]
 
 
 def _builder_of(tree: OrderedTree) -> Builder | bool:
-    """A function from the leaves to the tree, in a fraction of the time that it takes to put an unflattened tree in
-    order. False for a tree with nodes of other classes than lists, tuples and dicts of strings: equal keys of other
-    classes may differ, as 1 and True do."""
+    """A function from the leaves to the tree. It takes a fraction of the time of ordering an unflattened tree. False if
+    the tree has nodes of other classes than lists, tuples and dicts of strings: equal keys of other classes may differ,
+    such as 1 and True."""
     places = [_Place(place) for place in range(tree.num_leaves)]
     try:
         unflattened = tree.treedef.unflatten(places)
-    except Exception:  # a class of the user's that cannot be made of places
+    except Exception:  # a user class that cannot hold `_Place` objects
         return False
     if not _is_plain(unflattened):
         return False
@@ -100,7 +100,7 @@ def _builder(node: Any) -> Builder:
 
 
 class TooManyParts(ValueError):
-    """A tree has more parts than asked for."""
+    """A tree has more parts than allowed."""
 
 
 def flatten_in_order(tree: Any, most: int | None = None) -> tuple[list[Any], Any, tuple[Static[Any], ...]]:
@@ -108,9 +108,9 @@ def flatten_in_order(tree: Any, most: int | None = None) -> tuple[list[Any], Any
 
     Args:
         tree: the tree.
-        most: the most parts of the tree, leaves among them. A part that is referred to twice counts twice, since JAX
-            takes it apart twice: a few dozen tuples can be a tree that no memory holds. `TooManyParts` is raised
-            before that.
+        most: the largest number of parts of the tree, including leaves. A part with two references counts twice,
+            because JAX flattens it twice: a few dozen tuples can be a tree that fits into no memory. Larger trees raise
+            `TooManyParts`.
     """
     if most is not None:
         _check_parts(tree, most)
@@ -121,8 +121,8 @@ def flatten_in_order(tree: Any, most: int | None = None) -> tuple[list[Any], Any
 def _check_parts(tree: Any, most: int) -> None:
     """Raise `TooManyParts` for a tree of more than `most` parts.
 
-    An exception in a function that JAX calls while it flattens would leave Python's recursion depth too high. So the
-    parts are counted beforehand, one after the other.
+    This is a separate pass, without recursion. An exception inside of JAX's flattening would leave Python's recursion
+    depth too high.
     """
     waiting, sequences = [tree], {tuple, list}
     for _ in range(most):
@@ -144,7 +144,7 @@ def _check_parts(tree: Any, most: int) -> None:
 
 
 _LEAVES = frozenset({*NUMBERS, np.ndarray, NoneType})
-"""Classes that are no containers, and that samples have many of."""
+"""Frequent classes in samples that are not containers."""
 
 
 def structure(tree: Any) -> Any:
@@ -177,9 +177,9 @@ def orders_of(tree: Any, treedef: Any) -> Orders:
 
 
 class KnownOrders:
-    """The order of keys in a tree, to compare with that of another tree with the same treedef.
+    """The order of keys in a tree, for comparison with another tree of the same treedef.
 
-    In trees of dicts, lists and tuples each dict is looked up by its path, which is quicker than to flatten the tree.
+    In trees of dicts, lists and tuples, each dict is found by its path. This is faster than flattening the tree.
 
     Attributes:
         orders: the order of keys in the tree.
@@ -191,7 +191,7 @@ class KnownOrders:
         self._is_plain = self._add(tree, ())
 
     def hold(self, tree: Any) -> bool:
-        """Whether a tree with the same treedef surely has its keys in this order."""
+        """Whether a tree with the same treedef certainly has this order of keys."""
         if not self._is_plain:
             return False
         for path, keys in self._dicts:

@@ -44,7 +44,7 @@ def remedy(size: int) -> str | None:
 
 
 def give_back() -> None:
-    """Give freed memory back to the system, unless the process keeps it. glibc keeps what is below memory in use."""
+    """Return freed memory to the system, unless `keep_memory` was called. glibc keeps memory below a block in use."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" and not _kept else None
     if trim is not None:
         trim(0)

@@ -49,7 +49,7 @@ def explicit_mesh(value: Any) -> Any:
 
 
 def cast(values: T) -> T:
-    """A pytree with automatic axes in the place of explicit ones."""
+    """A pytree with automatic axes in place of explicit ones."""
 
     def leaf_cast(leaf: Any) -> Any:
         mesh = explicit_mesh(leaf)

@@ -8,7 +8,7 @@ import jax
 from jitbatch.util import compat
 
 _arrays: set[type] = set()
-"""JAX's classes of concrete arrays. To ask JAX for each leaf takes longer."""
+"""JAX's classes of concrete arrays. Calling JAX's check for each leaf takes longer."""
 
 
 def platform_of(leaves: Iterable[Any]) -> str:

@@ -214,7 +214,7 @@ class SiteRecorder:
         # While a frame runs, its callers stay at their instructions, so its chain is reused. Not so for a generator.
         last, instruction, known = self._last
         frame: FrameType | None = sys._getframe(depth + 1)
-        if frame is last and frame.f_lasti == instruction:  # an operator runs again, by a new call
+        if frame is last and frame.f_lasti == instruction:  # the operator runs again, in a new call
             self._callee = None
             return known
         callee: FrameType | None = sys._getframe(depth)

@@ -89,8 +89,8 @@ class Static(Generic[T]):
 _collector = threading.local()
 
 _interned = Cache(65536)
-"""One object of those that are equal. Treedefs and keys hold these, and are compared by identity: without a call of
-`Static.__eq__` for each value."""
+"""The canonical object for each set of equal values. Treedefs and keys hold canonical objects, which compare by
+identity, without a call of `Static.__eq__` for each value."""
 
 
 def _flatten(static: Static[Any]) -> tuple[tuple[()], Static[Any]]:

@@ -1,7 +1,7 @@
-"""Threads of the library, which are stopped before Python ends.
+"""Threads of the library. They are stopped before Python ends.
 
-A daemon thread that is inside of compiled code when Python ends would abort the process. A thread that is no daemon
-would keep the process alive as long as its object is. So the threads are daemons that are stopped at exit.
+A daemon thread inside of compiled code at the end of Python would abort the process. A thread that is not a daemon
+would keep the process alive as long as its object exists. So the threads are daemons, and are stopped at exit.
 """
 
 import atexit
@@ -10,11 +10,11 @@ import weakref
 from typing import Protocol
 
 AT_EXIT = 5.0
-"""Seconds that the process waits at exit for what a thread has begun."""
+"""The number of seconds that the process waits at exit for work that a thread has started."""
 
 
 class Stoppable(Protocol):
-    """Something with a thread."""
+    """An object with a thread."""
 
     def stop(self) -> None:
         """Asks the thread to end, without waiting."""
@@ -43,4 +43,4 @@ def _stop_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _running.clear())  # the threads are not in the child
+    os.register_at_fork(after_in_child=lambda: _running.clear())  # a child process does not have the threads
