@@ -1,4 +1,4 @@
-"""The command `jitbatch`. What it needs beyond jax and numpy is imported only where a subcommand runs."""
+"""The command `jitbatch`. Packages other than jax and numpy are imported only when a subcommand runs."""
 
 from jitbatch.cli._main import main as main
 

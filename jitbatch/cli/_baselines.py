@@ -1,4 +1,4 @@
-"""What the figures of a model are compared with: methods that see no structure."""
+"""Baselines for the figures of a model: methods that see no structure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence

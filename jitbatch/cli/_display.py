@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line for each epoch, and on a terminal a live line of the one that runs."""
+"""The display of a training: a line for each epoch, and on a terminal a live line of the running one."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -47,7 +47,7 @@ class Display:
         self.say("epoch    samples/s    loss   analysis / compile / execution   dev")
 
     def compiling(self) -> None:
-        """Say what is waited for before the first step."""
+        """Print the reason for waiting before the first step."""
         if self._console.is_terminal:
             self._progress.update(
                 self._line, completed=0, total=self._samples, before="compiling the first step", after=""

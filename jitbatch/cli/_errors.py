@@ -1,4 +1,4 @@
-"""What the command says instead of a traceback."""
+"""Errors of the command, printed without a traceback."""
 
 import importlib
 import sys
@@ -8,7 +8,7 @@ from jitbatch.util.errors import JitbatchError
 
 
 class CommandError(JitbatchError):
-    """The command cannot do what it was asked to; its message says why and what to do."""
+    """The command cannot do its task. The message has the reason and the remedy."""
 
 
 def require(modules: Sequence[str], extra: str) -> None:

@@ -1,4 +1,4 @@
-"""`jitbatch explain`: what happens to a batch, from the command line."""
+"""`jitbatch explain`: the report of a batch, from the command line."""
 
 import argparse
 import importlib
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def load(path: str) -> Any:
-    """What `module:name` stands for; the name may have dots."""
+    """The object `module:name`. The name may have dots."""
     module, _, name = path.partition(":")
     if not module or not name:
         raise ArgumentError(f"{path!r} is not of the form module:name")
@@ -92,7 +92,7 @@ def read_samples(data: str) -> Any:
 
 
 def _made(value: Any) -> Any:
-    """A value, or what a function makes; a module of parameters that can be called is a value."""
+    """A value, or the result of a function without arguments. A callable module of parameters is a value."""
     return value() if callable(value) and hasattr(value, "__code__") else value
 
 
@@ -104,7 +104,7 @@ def _sample(text: str, where: str) -> Any:
 
 
 def _with_tuples(value: Any) -> Any:
-    """Lists as tuples, of which trees are made."""
+    """Lists as tuples, because trees are tuples."""
     if isinstance(value, list):
         return tuple(map(_with_tuples, value))
     if isinstance(value, dict):

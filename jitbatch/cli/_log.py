@@ -1,4 +1,4 @@
-"""What a run leaves for people and programs: a record a line, a table of epochs, a picture of the curve."""
+"""The log of a run, for people and programs: a record in each line, a table of epochs, a picture of the curve."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ class Log:
         self.records: list[dict[str, Any]] = []
 
     def resume(self, step: int, epoch: int) -> None:
-        """Take up the log of an earlier process, without what it did after the checkpoint that is resumed."""
+        """Continue the log of an earlier process, without its records after the resumed checkpoint."""
         if self._directory is None:
             return
         path = self._directory / RECORDS
@@ -54,7 +54,7 @@ class Log:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """The record of a line, or None where it is not one that a run writes."""
+    """The record of a line. None if a run did not write the line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -12,11 +12,11 @@ COMMANDS = {"explain": _explain, "train": _train}
 """Each has `HELP`, `add_arguments(parser)` and `run(arguments)`, which returns an exit code. Importing it is cheap."""
 
 INTERRUPTED = 130
-"""The exit code of what Ctrl-C has stopped, as shells have it."""
+"""The exit code after Ctrl-C, as in shells."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; what a person can mend is told without a traceback."""
+    """Run a subcommand. Errors that a person can repair are printed without a traceback."""
     words = sys.argv[1:] if argv is None else list(argv)
     arguments = make_parser().parse_args(words, argparse.Namespace(words=words))
     try:

@@ -34,7 +34,7 @@ FORWARDED = {
     for name, other in (("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM"))
     if hasattr(signal, name)
 }
-"""By signal that this process gets, what its local processes get. They save and stop."""
+"""For each signal to this process, the signal to its local processes. They save and stop."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +130,7 @@ def _ended(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 @contextmanager
 def _signals_forwarded(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
-    """Forward signals to local processes. Yields a list of what came."""
+    """Forward signals to local processes. Yields a list of the received signals."""
     received: list[int] = []
 
     def forward(signal_id: int, frame: FrameType | None) -> None:

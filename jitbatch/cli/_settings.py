@@ -1,4 +1,4 @@
-"""What a run of `jitbatch train` was asked for."""
+"""The settings of a run of `jitbatch train`."""
 
 import argparse
 import dataclasses
@@ -60,7 +60,7 @@ DEFAULTS = {
         Settings("molecules", epochs=60, batch_size=16, hidden=32, learning_rate=5e-3, weight_decay=1.0, forces=0.0),
     )
 }
-"""What was not asked for, by task: sizes that a laptop trains in minutes."""
+"""The default settings of each task: sizes that a laptop trains in minutes."""
 
 FILE = "settings.json"
 
@@ -78,7 +78,7 @@ class Allowed:
         return of_type and self.test(value)
 
     def parse(self, text: str) -> Any:
-        """The value that a text on the command line stands for."""
+        """The value of a text on the command line."""
         try:
             value = self.type(text)
         except ValueError:
@@ -99,7 +99,7 @@ ALLOWED = {
     "hidden": COUNT,
     "learning_rate": Allowed(float, "a positive number", lambda value: 0 < value < math.inf),
     "weight_decay": Allowed(float, "a number, zero or more", lambda value: 0 <= value < math.inf),
-    # JAX makes random keys of 32 bits: larger seeds would be equal to smaller ones in part of what they determine.
+    # JAX's random keys have 32 bits, so larger seeds would give partly equal results.
     "seed": Allowed(int, "a whole number from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32),
     "executor": Allowed(str, f"one of {', '.join(EXECUTORS)}", lambda value: value in EXECUTORS),
     "limit": COUNT,
@@ -116,12 +116,12 @@ ALLOWED = {
 
 
 def new_settings(options: Mapping[str, Any]) -> Settings:
-    """The settings of a new run, from what was given on the command line."""
+    """The settings of a new run, from the options of the command line."""
     return dataclasses.replace(DEFAULTS[options["task"]], **options)
 
 
 def resumed_settings(options: Mapping[str, Any], directory: Path) -> Settings:
-    """The settings of a run that is continued; what is given again must agree with it."""
+    """The settings of a continued run. Options that are given again must agree with it."""
     settings = read_settings(directory)
     for name, value in options.items():
         if value != getattr(settings, name):

@@ -38,7 +38,7 @@ def read_parsed(settings: Settings) -> tuple[Vocabulary, list[list[Parsed]]]:
 def number_splits(
     splits: Sequence[list[Any]], numbered: Callable[[list[Any]], Any], vocabularies: Sequence[Vocabulary]
 ) -> list[Any]:
-    """Samples as numbers; what those for training do not have is unknown in the others."""
+    """Samples as numbers. Words that the training data lacks are unknown in the other splits."""
     train, *others = splits
     first = numbered(train)
     for vocabulary in vocabularies:
@@ -156,5 +156,5 @@ def paths_of(settings: Settings, suffix: str) -> list[Path]:
 
 
 def limited(samples: list[Any], settings: Settings) -> list[Any]:
-    """What `--limit` leaves of a split."""
+    """The samples of a split under `--limit`."""
     return samples[: settings.limit]

@@ -1,4 +1,4 @@
-"""A `Task`: what can be trained. Data, a model, its loss of one sample, and how well it does."""
+"""A `Task`: data, a model, its loss for one sample, and its metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

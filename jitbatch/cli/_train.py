@@ -51,7 +51,7 @@ NOT_SETTINGS = {"command", "words", "run", "resume", "loop_samples", *_processes
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest="task", required=True, metavar="task")
     for name, text in TASKS.items():
-        # What is not given is not there: defaults depend on the task, or come from the run that is resumed.
+        # Options without a value are absent: defaults depend on the task, or come from the resumed run.
         task = tasks.add_parser(name, help=text, description=text, argument_default=argparse.SUPPRESS)
         defaults = DEFAULTS[name]
 
@@ -235,7 +235,7 @@ def limits_told() -> Iterator[None]:
 
 
 def report(trainer: "Trainer", display: "Display", log: "Log", loop_samples: int) -> None:
-    """What the run has achieved, and what else would have."""
+    """Print the results of the run, and those of the baselines."""
     from jitbatch.cli._display import figures
     from jitbatch.cli._speed import loop_samples_per_second
 

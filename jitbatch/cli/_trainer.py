@@ -26,7 +26,7 @@ from jitbatch.cli._task import Decorated, Task
 from jitbatch.data import local
 
 WORK = ("analysis", "compile", "execution")
-"""What time is spent on: planning, compiling programs, and waiting for them to run."""
+"""The activities that take time: planning, compiling programs, and waiting for them to run."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A record of one pass over the training data and what it achieved on the development data.
+    """A record of one pass over the training data, with the metrics on the development data.
 
     `compilations` is how many programs for updates this process has compiled so far.
     """
@@ -60,7 +60,7 @@ class Epoch:
 
 @dataclass
 class Progress:
-    """How far a run has come. With the seed, it determines all that is random: orders are drawn anew for each epoch."""
+    """The progress of a run. With the seed, it determines all random numbers: each epoch has a new order."""
 
     epoch: int = 0  # finished ones
     samples: int = 0  # of the unfinished one
@@ -101,7 +101,7 @@ class Trainer:
 
     @property
     def capacities(self) -> dict[str, StepCapacity]:
-        """What the compiled steps have room for. A trainer that is given them before it runs has the same programs."""
+        """The sizes of the compiled steps. A trainer that gets them before it runs has the same programs."""
         return {name: step.capacity for name, step in self.steps.items()}
 
     @capacities.setter
@@ -174,7 +174,7 @@ class Trainer:
     # Evaluation
 
     def evaluate(self, samples: Sequence[Any]) -> dict[str, float]:
-        """The metrics of the model on some samples; the first one is what an epoch is selected by."""
+        """The metrics of the model on some samples. The first metric selects the best epoch."""
         return self.task.metrics(self.predictions(samples), samples)
 
     def _model_here(self) -> nnx.Module:
@@ -210,7 +210,7 @@ class Trainer:
     def _in_turn(
         self, step: Jitted[..., Any], run: Callable[[Any], Any], batches: Sequence[Sequence[Any]]
     ) -> Iterator[Any]:
-        """What a step returns for each minibatch. The next one is planned while the device runs."""
+        """The results of a step for each minibatch. The next minibatch is planned while the device runs."""
         with step.prefetch(batches) as planned:
             following = self._planned(planned)
             for _ in batches:

@@ -74,11 +74,12 @@ def _class(label: str) -> int:
 def _numbered_trees(file: str | Path) -> Iterator[tuple[int, Constituent]]:
     """Each tree with the number of the line in which it begins."""
     open_at: list[int] = []  # lines of the brackets that are open
-    parts: list[list[Constituent | str]] = []  # what stands in them: labels and words are strings
+    parts: list[list[Constituent | str]] = []  # both contain strings: labels and words
     begin = 0
     for line_number, line in enumerate(lines_of(file), 1):
         with located(file, line_number):
-            # What stands right after an opening bracket is its label. SST has words with no-break spaces: ASCII.
+            # The text right after an opening bracket is its label. SST has words with no-break spaces, so only ASCII
+            # spaces separate.
             for opening, label, closing, word in re.findall(r"(\()\s*([^\s()]*)|(\))|([^\s()]+)", line, re.ASCII):
                 if opening:
                     begin = begin if open_at else line_number

@@ -21,7 +21,7 @@ class Parsed(NamedTuple):
     relations: list[str]
 
     def tree(self, vocabulary: Vocabulary) -> Dependency:
-        """The words as a tree of heads and what depends on them."""
+        """The words as a tree of heads and dependents."""
         return dependency_tree([vocabulary[word] for word in self.words], self.heads)
 
 

@@ -35,7 +35,8 @@ def numbered_lines(file: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def fields(line: str) -> list[str]:
-    """What stands between spaces and tabs. Other white space, such as a no-break space, may be part of a word."""
+    """The fields of a line, separated by spaces and tabs. Other white space, such as a no-break space, may be part of a
+    word."""
     return re.findall(r"\S+", line, re.ASCII)
 
 
@@ -51,7 +52,7 @@ def located(file: str | Path, line: int) -> Iterator[None]:
 
 
 def whole_number(text: str, what: str) -> int:
-    """The number that a text stands for; `what` it is goes into the error."""
+    """The integer of a text. `what` names it in errors."""
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{what} must be a whole number, not {text!r}")
     return int(text)

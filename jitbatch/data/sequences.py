@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 END = 0
-"""The number of the end of a sequence, which is also what comes before its first word."""
+"""The number of the end of a sequence. It also precedes the first word."""
 
 
 class Translation(NamedTuple):
@@ -80,5 +80,5 @@ def make_documents(
 
 
 def _words(rng: np.random.Generator, words: int, lengths: tuple[int, int]) -> np.ndarray:
-    """Random words, none of which is the end."""
+    """Random words, without the end."""
     return rng.integers(1, words, size=rng.integers(lengths[0], lengths[1] + 1)).astype(np.int32)

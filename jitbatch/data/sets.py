@@ -14,17 +14,7 @@ class NumberSet(NamedTuple):
 
 
 def make_maxima(seed: int, sizes: Sequence[int], lengths: tuple[int, int] = (4, 25)) -> list[list[NumberSet]]:
-    """Sets of random numbers below 1, of which the largest is asked: the first task of Lee et al., 2019.
-
-    Args:
-        seed: equal seeds make equal sets.
-        sizes: how many samples each set of samples has.
-        lengths: the least and the largest number of elements.
-
-    >>> ((one,),) = make_maxima(0, [1], lengths=(2, 2))
-    >>> one.elements.shape, bool(one.target == one.elements.max())
-    ((2, 1), True)
-    """
+    """Sets of random numbers below 1. The answer is the largest number: the first task of Lee et al., 2019."""
     rng = np.random.default_rng(seed)
 
     def sample() -> NumberSet:

@@ -69,7 +69,7 @@ class _Token(NamedTuple):
 
 
 class _Phrase(NamedTuple):
-    """A head and what depends on it, before and after it, each with its relation."""
+    """A head and its dependents, before and after it, each with its relation."""
 
     head: _Token
     before: list[tuple[str, "_Phrase"]]

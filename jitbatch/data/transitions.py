@@ -18,11 +18,11 @@ SHIFT, LEFT, RIGHT = range(3)
 
 
 class Transitions(NamedTuple):
-    """Words, their tags, and what a parser does with them.
+    """Words, their tags, and the actions of a parser.
 
     Attributes:
         words, tags: numbers, one for each word.
-        moves: SHIFT, LEFT or RIGHT for each action. They decide what is computed, so they are static.
+        moves: SHIFT, LEFT or RIGHT for each action. They determine the computation, so they are static.
         actions: the number of each action, its relation included: see `action_number`.
     """
 
@@ -58,11 +58,7 @@ def number_of_actions(relations: int) -> int:
 
 
 def legal_actions(stack: int, buffer: int, actions: int) -> np.ndarray:
-    """Which actions are possible with so many words on the stack and in the buffer.
-
-    >>> legal_actions(stack=1, buffer=3, actions=5).tolist()
-    [True, False, False, False, False]
-    """
+    """The possible actions with `stack` words on the stack and `buffer` words in the buffer."""
     return np.array([buffer > 0, *[stack > 1] * (actions - 1)])
 
 
@@ -98,11 +94,7 @@ def oracle(heads: Sequence[int]) -> list[int] | None:
 
 
 def tree_of(actions: Sequence[int], words: int) -> tuple[list[int], list[int]]:
-    """The heads and relations of so many words that a sequence of actions makes; relations are numbers.
-
-    >>> tree_of([0, 0, 1, 0, 2], 3)
-    ([2, 0, 2], [0, 0, 0])
-    """
+    """The heads and relations of this number of words after a sequence of actions. Relations are numbers."""
     heads, relations = [0] * words, [0] * words
     stack: list[int] = []
     shifted = 0

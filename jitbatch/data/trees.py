@@ -1,4 +1,4 @@
-"""Trees as samples: binary trees over words, trees of words and what depends on them."""
+"""Trees as samples: binary trees over words, trees of words and their dependents."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +20,7 @@ class Sentence(NamedTuple):
 
 
 class Dependency(NamedTuple):
-    """A word and what depends on it."""
+    """A word and its dependents."""
 
     token: int
     children: tuple["Dependency", ...]
@@ -48,7 +48,7 @@ def score_distribution(score: float) -> np.ndarray:
 
 
 def dependency_tree(tokens: Sequence[int], heads: Sequence[int]) -> Dependency:
-    """The tree of words of which each names its head.
+    """The tree of words from the head of each word.
 
     Args:
         tokens: a number for each word.
@@ -74,7 +74,7 @@ def dependency_tree(tokens: Sequence[int], heads: Sequence[int]) -> Dependency:
 
 
 def check_heads(heads: Sequence[int], words: int) -> None:
-    """Raise a ValueError unless these are the heads of a tree of so many words."""
+    """Raise a ValueError unless these are the heads of a tree with this number of words."""
     if len(heads) != words:
         raise ValueError(f"there are {words} words, but {len(heads)} heads")
     for position, head in enumerate(heads, 1):

@@ -114,7 +114,7 @@ class Executed:
         return steps
 
     def _problem_of(self, nodes: np.ndarray) -> Problem:
-        """Returns the scheduling problem of some nodes. What they read of other nodes is known before they run."""
+        """Returns the scheduling problem of some nodes. Values of other nodes are known before they run."""
         position_of = np.full(len(self.node_type), -1, np.int64)
         position_of[nodes] = np.arange(len(nodes))
         inside = (position_of[self.reader] >= 0) & (position_of[self.read] >= 0)

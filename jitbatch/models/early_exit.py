@@ -1,4 +1,4 @@
-"""Early exit (BERxiT; Xin et al., 2021): layers with shared weights, after each of which a sample may be done."""
+"""Early exit (BERxiT; Xin et al., 2021): layers with shared weights. A sample may stop after each layer."""
 
 import jax
 import jax.numpy as jnp

@@ -56,7 +56,7 @@ class BiLSTM(nnx.Module):
         self.backward = LSTM(inputs, hidden, rngs=rngs)
 
     def __call__(self, xs: Sequence[Array]) -> list[tuple[Array, Array]]:
-        """For each input what both have put out when they had read it."""
+        """For each input, the outputs of both directions."""
         pairs = zip(self.forward(xs), reversed(self.backward(xs[::-1])), strict=True)
         return [(left.h, right.h) for left, right in pairs]
 

@@ -47,7 +47,7 @@ class StackLSTMParser(nnx.Module):
         self.summary = nnx.Linear(3 * hidden, hidden, rngs=rngs)
         self.out = nnx.Linear(hidden, self.actions, rngs=rngs)
 
-    # What is computed
+    # The computation
 
     @jitbatch
     def word(self, word: int, tag: int) -> Array:

@@ -57,7 +57,7 @@ class RNNG(nnx.Module):
         self.summary = nnx.Linear(3 * hidden, hidden, rngs=rngs)
         self.out = nnx.Linear(hidden, self.actions, rngs=rngs)
 
-    # What is computed
+    # The computation
 
     @jitbatch
     def word(self, word: int) -> Array:

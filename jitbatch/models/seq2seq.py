@@ -11,14 +11,8 @@ from jitbatch.models.lstm import LSTM, LSTMCell
 
 
 class Seq2Seq(nnx.Module):
-    """An encoder and a decoder, which is given the right words before the one that it is to write (teacher forcing).
-
-    >>> from jitbatch.data import make_reversals
-    >>> (samples,) = make_reversals(0, [3])
-    >>> model = Seq2Seq(20, 20, embedding=4, hidden=4, rngs=nnx.Rngs(0))
-    >>> model.loss.batch(samples).shape
-    (3,)
-    """
+    """An encoder and a decoder. The decoder gets the correct words before the one that it predicts (teacher
+    forcing)."""
 
     def __init__(self, source: int, target: int, embedding: int = 64, hidden: int = 64, *, rngs: nnx.Rngs):
         self.embed_source = nnx.Embed(source, embedding, rngs=rngs)

@@ -64,7 +64,7 @@ def with_rule(
     @partial(saving.defjvp, symbolic_zeros=True)
     def saving_rule(static: Any, primals: tuple[Any, ...], d_primals: tuple[Any, ...]) -> tuple[Any, Any]:
         results, d_results = differentiate(static, primals, d_primals)
-        return results, (d_results, jax.tree.map(_no_tangent, results[1]))  # `_Modes` computes what is saved again
+        return results, (d_results, jax.tree.map(_no_tangent, results[1]))  # `_Modes` recomputes the saved values
 
     return function
 

@@ -73,7 +73,7 @@ class TableLayout:
         return self.has_flows(())
 
     def refill(self) -> "Refill":
-        """Returns what the compiled core needs to plan known samples for the program."""
+        """Returns the data for the compiled core to plan known samples for the program."""
         positions = self.shared_positions(len(self._tables.classes))
         found = self._refill
         if found is None or found[0] is not positions:

@@ -1,4 +1,4 @@
-"""What a fused program is made for: the properties of a platform that decide the form of its loops."""
+"""The target of a fused program: the properties of a platform that decide the form of its loops."""
 
 from dataclasses import dataclass
 
@@ -31,9 +31,9 @@ CPU = Target("cpu", (2, 4, 16, 64, 256, 512), most_widths=5, launch=6, hoists_tr
 for 8, 110 for 32, 430 for 128). A lookup in a condition costs nothing; before the loop it is one more operation."""
 
 GPU = Target("gpu", (32, 128, 512, 2048), most_widths=2, launch=2000, hoists_trips=True)
-"""A kernel takes some microseconds whatever its width. Each condition that looks up a table is one more kernel."""
+"""A kernel of any width takes some microseconds. Each condition that looks up a table is one more kernel."""
 
 TPU = Target("tpu", (32, 128, 512, 2048), most_widths=2, launch=1000, hoists_trips=True)
-"""A fusion costs some 1,800 cycles whatever its width, and so does each lookup in a condition."""
+"""A fusion of any width costs some 1,800 cycles, and so does each lookup in a condition."""
 
 TARGETS = {target.platform: target for target in (CPU, GPU, TPU)}
