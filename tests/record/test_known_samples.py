@@ -124,6 +124,14 @@ def test_an_array_that_takes_another_dtype_is_another_structure() -> None:
         assert is_known(f, 2.0, [sample])
 
 
+def test_a_sample_that_comes_twice_has_two_results_in_a_list() -> None:
+    """Although a program for one has room for both, which are one call."""
+    f, samples = jitbatch(encode, out="list", executor="fused"), pairs()[1:2]
+    like = f.plan(2.0, samples)
+    once, *twice = f.batch(2.0, like), *f.batch(2.0, f.plan(2.0, samples * 2, like=like))
+    assert [float(result) for result in twice] == [float(once[0])] * 2
+
+
 def test_results_of_several_trees_cannot_be_stacked() -> None:
     def fun(w: Any, sample: Any) -> Any:
         result = jnp.sin(w * sample[0])
