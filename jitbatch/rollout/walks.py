@@ -20,6 +20,7 @@ from jitbatch.rollout.segments import ZERO, Numbering, PinnedRows, Segment
 from jitbatch.rollout.stretches import FIRST, MOST, Stretch, foreseen
 from jitbatch.util import passes
 from jitbatch.util.caches import Cache
+from jitbatch.util.errors import QuestionError
 
 MAX_SEGMENTS = 65536
 """The number of cached segments for each function and kind of shared arguments. One takes a few kB."""
@@ -180,7 +181,14 @@ class Walker:
         live = self._live
         while live.position < len(self.answers) - 1:  # it is on a known path
             at = live.position
-            self._segment(None if at < 0 else at)
+            segment, known = self._segment(None if at < 0 else at), self.path[at + 1]
+            if segment.place != known.place:
+                there = f"asks at {segment.where}" if segment.where else "ends"
+                raise QuestionError(
+                    f"{live.recorder.sample} {there} where it asked at {known.where} before, with the same answers: "
+                    "what a sample does may depend on its structure and its answers alone, not on Python's random "
+                    "numbers or on other things that change"
+                )
         return self._segment(len(self.answers) - 1 if self.answers else None)
 
     def kept(self, segment: Segment) -> Segment:

@@ -121,3 +121,15 @@ def test_a_call_like_the_last_one_has_its_context() -> None:
     assert context(params, samples) is first
     clear_caches()
     assert context(params, samples) is not first
+
+
+def test_names_and_orders_of_arguments_decide() -> None:
+    """Known samples come again by another name, and parameters with their keys in another order."""
+    signed = jitbatch(lambda w, **given: w * (given.get("plus", 0.0) - given.get("minus", 0.0)))
+    first_key = jitbatch(lambda w, x: next(iter(w.values())) * x)
+    three, five, samples = jnp.float32(3), jnp.float32(5), [1.0, 2.0]
+    for _ in range(2):
+        assert signed.batch(three, plus=samples).tolist() == [3.0, 6.0]
+        assert signed.batch(three, minus=samples).tolist() == [-3.0, -6.0]
+        assert first_key.batch({"a": three, "b": five}, samples).tolist() == [3.0, 6.0]
+        assert first_key.batch({"b": five, "a": three}, samples).tolist() == [5.0, 10.0]

@@ -4,11 +4,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jitbatch
 from jitbatch import jitbatch as decorated
 from jitbatch.rollout import walks
 from jitbatch.util import passes
+from jitbatch.util.errors import QuestionError
 
 
 @decorated
@@ -49,6 +51,22 @@ def test_caches_dropped_on_the_way(monkeypatch: Any) -> None:
         flight.advance()
     assert [int(ticket.result) for ticket in tickets] == WANTED
     flight.close()
+
+
+def test_ways_that_depend_on_something_else() -> None:
+    """The known way of a sample ends at a new answer; then its code runs again."""
+    asks = True
+
+    @decorated
+    async def fickle(one: Any, x: Any) -> Any:
+        if asks:
+            x = x + await jitbatch.value(x > one)
+        return x + one
+
+    assert fickle.batch(1.0, [2.0]).tolist() == [4.0]
+    asks = False
+    with pytest.raises(QuestionError, match=r"sample 0 of .* ends where it asked at .*test_walks.py:\d+ before"):
+        fickle.batch(1.0, [0.5])
 
 
 def test_constants_and_shared_values_as_rows() -> None:
