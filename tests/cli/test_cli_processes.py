@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_a_process_that_fails_is_named_and_stops_the_others(capfd: pytest.Captur
     assert re.search(r"jitbatch: process [01] of 2 has ended with exit code 2: the others stop", capfd.readouterr().err)
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """Interrupts are not ignored, as they are in commands that a script starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 @pytest.mark.parametrize(("number", "forwarded"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")])
 def test_local_processes_get_signals_once_and_none_is_left(number: str, forwarded: str) -> None:
     before = signal.getsignal(signal.SIGINT)

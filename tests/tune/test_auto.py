@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from zoo import assert_same, gradients, named
 
-from jitbatch import Plan, Static, decorator, jitbatch
+from jitbatch import Plan, Static, jitbatch
+from jitbatch.methods import batched
 from jitbatch.tune import auto
 from jitbatch.tune.cost import ON_CPU, fused_seconds, load_of, per_sample_seconds, structures_price
 
@@ -32,17 +33,17 @@ FIRST = {"program": 1e9, "record": 1e9}
 def choosing(patience: float = 0.0, **costs: float) -> Iterator[list[str]]:
     """Known costs with these changed; collects the executor and granularity of every plan that is run."""
     ran: list[str] = []
-    known, waits, execute = auto.known_costs, auto.patience, decorator.execute
+    known, waits, execute = auto.known_costs, auto.patience, batched.execute
 
     def noted(plan: Plan, leaves: Any, **options: Any) -> Any:
         ran.append(f"{plan.static.executor} {plan.static.tables.granularity}")
         return execute(plan, leaves, **options)
 
-    auto.known_costs, auto.patience, decorator.execute = lambda: replace(ON_CPU, **costs), patience, noted
+    auto.known_costs, auto.patience, batched.execute = lambda: replace(ON_CPU, **costs), patience, noted
     try:
         yield ran
     finally:
-        auto.known_costs, auto.patience, decorator.execute = known, waits, execute
+        auto.known_costs, auto.patience, batched.execute = known, waits, execute
 
 
 @jitbatch
