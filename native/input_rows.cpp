@@ -44,7 +44,23 @@ nb::object fast_sequence(PyObject *sequence) {
   return nb::steal(fast);
 }
 
+template <typename From, typename To> void convert(const char *data, std::size_t bytes, char *out) {
+  for (std::size_t at = 0; at < bytes; at += sizeof(From), out += sizeof(To)) {
+    From from;
+    std::memcpy(&from, data + at, sizeof(From));
+    const To to = static_cast<To>(from);
+    std::memcpy(out, &to, sizeof(To));
+  }
+}
+
 } // namespace
+
+void narrow(char kind, const char *data, std::size_t bytes, char *out) {
+  if (kind == 'i' || kind == 'u') // the lower half, whatever the sign
+    convert<std::uint64_t, std::uint32_t>(data, bytes, out);
+  else // a complex number is two floats
+    convert<double, float>(data, bytes, out);
+}
 
 char kind_of(const char *format) {
   if (!format)
@@ -132,10 +148,21 @@ bool InputRows::read_array(Rows &rows, PyObject *array) {
     return false;
   }
   buffers_.push_back(buffer);
-  if (kind_of(buffer.format) != rows.format.kind || static_cast<std::size_t>(buffer.itemsize) != rows.format.item)
+  const std::size_t item = static_cast<std::size_t>(buffer.itemsize);
+  if (!rows.format.reads(kind_of(buffer.format), item))
     return false;
-  rows.chunks.push_back({static_cast<const char *>(buffer.buf), static_cast<std::size_t>(buffer.len)});
+  add(rows, static_cast<const char *>(buffer.buf), static_cast<std::size_t>(buffer.len), item);
   return true;
+}
+
+void InputRows::add(Rows &rows, const char *data, std::size_t bytes, std::size_t item) {
+  if (item != rows.format.item) {
+    narrowed_.push_back(std::make_unique_for_overwrite<char[]>(bytes / 2));
+    narrow(rows.format.kind, data, bytes, narrowed_.back().get());
+    data = narrowed_.back().get();
+    bytes /= 2;
+  }
+  rows.chunks.push_back({data, bytes});
 }
 
 Ints InputRows::unread() const {

@@ -15,7 +15,16 @@ struct ClassFormat {
   char kind;        // of its dtype, as NumPy's; 0 for what is not to be read here
   std::size_t item; // bytes of an element
   std::size_t row;  // bytes of a value
+
+  // Whether elements of a buffer can be read as this class: NumPy's default dtypes have twice the bytes of JAX's.
+  bool reads(char other, std::size_t other_item) const {
+    return kind && kind == other &&
+           (other_item == item || (other_item == 2 * item && (kind == 'c' ? item == 8 : item == 4)));
+  }
 };
+
+// Copies elements that have twice the bytes of those of the class, as NumPy converts them.
+void narrow(char kind, const char *data, std::size_t bytes, char *out);
 
 // Arrays of the right dtype are read here. Others are left to the caller, who puts an array of all rows of the class,
 // or says that they cannot be looked at.
@@ -29,9 +38,9 @@ public:
   InputRows(const InputRows &) = delete;
   InputRows &operator=(const InputRows &) = delete;
 
-  // Rows of a class in memory that `owner` keeps.
-  void add(Index value_class, const char *data, std::size_t bytes) {
-    rows_of(value_class).chunks.push_back({data, bytes});
+  // Rows of a class in memory that `owner` keeps, with elements of `item` bytes, which the class can read.
+  void add(Index value_class, const char *data, std::size_t bytes, std::size_t item) {
+    add(rows_of(value_class), data, bytes, item);
   }
   void keep(std::shared_ptr<const void> owner) { owner_ = std::move(owner); }
 
@@ -69,6 +78,7 @@ private:
 
   void read_sample(PyObject *sample);
   bool read_array(Rows &rows, PyObject *array);
+  void add(Rows &rows, const char *data, std::size_t bytes, std::size_t item);
   Rows &rows_of(Index value_class);
   static void merge_equal(Rows &rows, Index count);
   template <typename Word> static void merge_words(Rows &rows, Index count);
@@ -77,6 +87,7 @@ private:
   PyTypeObject *array_type_;
   std::vector<Rows> classes_;
   std::vector<Py_buffer> buffers_; // held as long as rows are read
+  std::vector<std::unique_ptr<char[]>> narrowed_;
   std::shared_ptr<const void> owner_;
 };
 

@@ -65,11 +65,13 @@ PyTypeObject *scalar_type() {
 // Samples
 
 KnownSample::KnownSample(PyObject *own_structure, PyObject *sample, PyObject *own_graph, Index node_count,
-                         Index result_count, Index own_output, PyObject *arrays, PyObject *inputs, PyObject *formats)
+                         Index result_count, Index own_output, PyObject *containers, PyObject *arrays, PyObject *inputs,
+                         PyObject *formats)
     : structure(own_structure), graph(own_graph), nodes(node_count), results(result_count), output(own_output) {
   const nb::object all = fast_sequence(sample);
   for (std::size_t part = 0; part < length_of(all); ++part)
     parts.push_back(item_of(all, part));
+  add_containers(containers);
   add_arrays(arrays);
   add_inputs(inputs, formats);
   Py_INCREF(structure); // at last: the destructor does not run if the constructor raises
@@ -79,6 +81,35 @@ KnownSample::KnownSample(PyObject *own_structure, PyObject *sample, PyObject *ow
 KnownSample::~KnownSample() {
   Py_DECREF(graph);
   Py_DECREF(structure);
+}
+
+void KnownSample::add_containers(PyObject *containers) {
+  const nb::object all = fast_sequence(containers);
+  for (std::size_t place = 0; place < length_of(all); ++place) {
+    const nb::object pair = fast_sequence(item_of(all, place));
+    check(length_of(pair) == 2, "a container is given with its items");
+    PyObject *container = item_of(pair, 0);
+    check(PyList_CheckExact(container) || PyDict_CheckExact(container), "containers are lists and dicts");
+    PyObject *items = item_of(pair, 1);
+    check(PyTuple_CheckExact(items), "the items of a container are a tuple, which keeps them alive");
+    PyObject **first = PySequence_Fast_ITEMS(items);
+    containers_.push_back({container, {first, first + PyTuple_GET_SIZE(items)}});
+  }
+}
+
+bool KnownSample::Container::is_same() const {
+  if (PyList_CheckExact(container)) {
+    PyObject **first = PySequence_Fast_ITEMS(container);
+    return std::equal(items.begin(), items.end(), first, first + PyList_GET_SIZE(container));
+  }
+  if (items.size() != 2 * static_cast<std::size_t>(PyDict_GET_SIZE(container)))
+    return false;
+  Py_ssize_t place = 0;
+  PyObject *key, *value;
+  for (auto item = items.begin(); PyDict_Next(container, &place, &key, &value); item += 2)
+    if (item[0] != key || item[1] != value)
+      return false;
+  return true;
 }
 
 // NumPy's scalars cannot change.
@@ -120,27 +151,38 @@ void KnownSample::add_input(Index value_class, PyObject *array, PyObject *format
   if (!kind)
     throw nb::python_error();
   const Py_ssize_t item = nb::cast<Py_ssize_t>(nb::handle(item_of(known, 1)));
-  const auto found = std::find_if(arrays_.begin(), arrays_.end(), [&](const Array &one) { return one.array == array; });
+  const ClassFormat own_format{kind[0], static_cast<std::size_t>(item), 0};
+  const auto found = std::find_if(arrays_.begin(), arrays_.end(), [&](const Array &own) { return own.array == array; });
   if (found != arrays_.end()) {
-    check(found->kind == kind[0] && found->item == item, "an array has the dtype of its class");
-    inputs_.push_back({value_class, static_cast<Index>(found - arrays_.begin()), 0, 0});
+    const std::size_t found_item = static_cast<std::size_t>(found->item);
+    check(own_format.reads(found->kind, found_item), "an array has the dtype of its class");
+    inputs_.push_back({value_class, static_cast<Index>(found - arrays_.begin()), 0, 0, found_item});
     return;
   }
   check(Py_TYPE(array) == array_type() || PyObject_TypeCheck(array, scalar_type()), "inputs are arrays");
   Py_buffer buffer;
   export_array(array, buffer);
-  const bool fits = checked_kind(buffer) == kind[0] && buffer.itemsize == item;
-  const std::size_t bytes = static_cast<std::size_t>(buffer.len);
-  const char *data = static_cast<const char *>(buffer.buf);
+  const std::size_t found_item = static_cast<std::size_t>(buffer.itemsize);
+  const bool fits = own_format.reads(checked_kind(buffer), found_item);
   if (fits) {
-    inputs_.push_back({value_class, -1, own.size(), bytes});
-    own.insert(own.end(), data, data + bytes);
+    const std::size_t bytes = static_cast<std::size_t>(buffer.len);
+    const char *data = static_cast<const char *>(buffer.buf);
+    const std::size_t begin = own.size(), own_bytes = bytes / found_item * own_format.item;
+    inputs_.push_back({value_class, -1, begin, own_bytes, own_format.item});
+    own.resize(begin + own_bytes);
+    if (found_item == own_format.item)
+      std::copy(data, data + bytes, own.begin() + static_cast<std::ptrdiff_t>(begin));
+    else
+      narrow(own_format.kind, data, bytes, own.data() + begin);
   }
   PyBuffer_Release(&buffer);
   check(fits, "an array has the dtype of its class");
 }
 
 bool KnownSample::read(std::vector<Py_buffer> &buffers) const {
+  for (const Container &known : containers_)
+    if (!known.is_same())
+      return false;
   for (const Array &known : arrays_) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(known.array, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
@@ -203,8 +245,9 @@ std::shared_ptr<InputRows> KnownBatch::inputs(std::shared_ptr<const KnownBatch> 
   auto rows = std::make_shared<InputRows>(formats);
   const Py_buffer *own = batch->buffers.data();
   for (const auto &sample : batch->samples) {
-    sample->each_input(
-        own, [&](Index value_class, const char *data, std::size_t bytes) { rows->add(value_class, data, bytes); });
+    sample->each_input(own, [&](Index value_class, const char *data, std::size_t bytes, std::size_t item) {
+      rows->add(value_class, data, bytes, item);
+    });
     own += sample->array_count();
   }
   rows->keep(std::move(batch));
@@ -321,11 +364,11 @@ std::vector<std::shared_ptr<KnownSample>> KnownSamples::take_all() {
 namespace {
 
 bool put(KnownSamples &known, nb::handle structure, nb::handle sample, nb::handle graph, Index nodes, Index results,
-         Index output, nb::handle arrays, nb::handle inputs, nb::handle formats) {
+         Index output, nb::handle containers, nb::handle arrays, nb::handle inputs, nb::handle formats) {
   std::shared_ptr<KnownSample> made;
   try {
     made = std::make_shared<KnownSample>(structure.ptr(), sample.ptr(), graph.ptr(), nodes, results, output,
-                                         arrays.ptr(), inputs.ptr(), formats.ptr());
+                                         containers.ptr(), arrays.ptr(), inputs.ptr(), formats.ptr());
   } catch (const std::invalid_argument &) { // the core cannot read it
     return false;
   } catch (nb::python_error &error) { // nor export it
@@ -400,8 +443,8 @@ void add_known_samples(nb::module_ &m) {
   nb::class_<KnownSamples>(m, "KnownSamples", nb::type_slots(slots))
       .def(nb::init<>())
       .def("__len__", &KnownSamples::size)
-      .def("put", put, "structure"_a, "sample"_a, "graph"_a, "nodes"_a, "results"_a, "output"_a, "arrays"_a, "inputs"_a,
-           "formats"_a)
+      .def("put", put, "structure"_a, "sample"_a, "graph"_a, "nodes"_a, "results"_a, "output"_a, "containers"_a,
+           "arrays"_a, "inputs"_a, "formats"_a)
       .def("discard", [](KnownSamples &known, nb::handle sample) { const auto gone = known.take(sample.ptr()); })
       .def("take_used", [](KnownSamples &known, nb::handle sample) { return known.take_used(sample.ptr()); })
       .def("find", [](const KnownSamples &known, nb::handle columns) { return known.find(columns.ptr()); });

@@ -1,4 +1,4 @@
-// Samples that cannot change, by their identity: what a batch of them needs without a look at their parts.
+// Samples that were met before, by their identity, with all that a batch of them needs.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,26 +11,31 @@
 
 namespace jitbatch {
 
-// A sample, its graph and its input rows. NumPy's arrays in it are the exception to what cannot change: their numbers
-// are read for each batch, and a sample with an array of another shape or dtype than before is not known any more.
+// A sample, its graph and its input rows. Some parts may change: the numbers in NumPy's arrays are read for each batch,
+// and a sample with other items in a list or dict, or with an array of another shape or dtype, is not known any more.
 class KnownSample {
 public:
   // See `KnownSamples.put` in `jitbatch/core/native.pyi`. Raises what `check` raises if the core cannot read the
   // inputs.
   KnownSample(PyObject *structure, PyObject *sample, PyObject *graph, Index nodes, Index results, Index output,
-              PyObject *arrays, PyObject *inputs, PyObject *formats);
+              PyObject *containers, PyObject *arrays, PyObject *inputs, PyObject *formats);
   ~KnownSample();
   KnownSample(const KnownSample &) = delete;
   KnownSample &operator=(const KnownSample &) = delete;
 
-  // Exports the arrays in the sample; false if one of them has changed its shape or dtype.
+  // Exports the arrays in the sample; false if one of them has changed its shape or dtype, or a container its items.
   bool read(std::vector<Py_buffer> &buffers) const;
-  // Calls `visit(value class, data, bytes)` for the arrays of input rows. `buffers` are those of `read`.
+  // Calls `visit(value class, data, bytes, bytes of an element)` for the arrays of input rows. `buffers` are those of
+  // `read`.
   template <typename Visit> void each_input(const Py_buffer *buffers, Visit visit) const {
     for (const Input &input : inputs_) {
-      const bool is_own = input.array < 0;
-      visit(input.value_class, is_own ? own_.get() + input.begin : static_cast<const char *>(buffers[input.array].buf),
-            is_own ? input.bytes : static_cast<std::size_t>(buffers[input.array].len));
+      if (input.array < 0) {
+        visit(input.value_class, own_.get() + input.begin, input.bytes, input.item);
+      } else {
+        const Py_buffer &buffer = buffers[input.array];
+        visit(input.value_class, static_cast<const char *>(buffer.buf), static_cast<std::size_t>(buffer.len),
+              input.item);
+      }
     }
   }
   std::size_t array_count() const { return arrays_.size(); }
@@ -46,6 +51,13 @@ public:
   mutable bool was_used = false; // since somebody asked
 
 private:
+  // A list or dict. `structure` keeps it and its items alive, so an address belongs to one object.
+  struct Container {
+    PyObject *container;
+    std::vector<PyObject *> items; // of a dict, each key and its value
+    bool is_same() const;
+  };
+
   struct Array {
     PyObject *array; // `structure` keeps it alive
     char kind;
@@ -58,14 +70,17 @@ private:
     Index array;       // of the sample; -1 for numbers of our own
     std::size_t begin; // of these
     std::size_t bytes;
+    std::size_t item; // bytes of an element
   };
 
+  void add_containers(PyObject *containers);
   void add_arrays(PyObject *arrays);
   void add_inputs(PyObject *inputs, PyObject *formats);
   void add_input(Index value_class, PyObject *array, PyObject *format, std::vector<char> &own);
 
   static constexpr std::size_t most_typed = 4;
 
+  std::vector<Container> containers_;
   std::vector<Array> arrays_;
   std::vector<Input> inputs_;
   std::unique_ptr<char[]> own_; // numbers, which never change

@@ -54,20 +54,22 @@ class KnownBatch:
     def put_typed(self, graphs: Sequence[Any], /) -> None: ...
 
 class KnownSamples:
-    """Samples that cannot change, by identity; see `jitbatch.record.known_samples`."""
+    """Samples by identity; see `jitbatch.record.known_samples`."""
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def put(
         self, structure: Any, sample: Sequence[Any], graph: Any, nodes: int, results: int, output: int,
-        arrays: Sequence[Any], inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
+        containers: Sequence[tuple[Any, tuple[Any, ...]]], arrays: Sequence[Any],
+        inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
     ) -> bool:  # fmt: skip
         """Store a sample. False, if the core cannot read its inputs, or knows the sample already.
 
         Args:
-            structure: what keeps the parts of the sample and its arrays alive.
+            structure: keeps the parts of the sample, its containers with their items, and its arrays alive.
             sample: its parts.
             graph, nodes, results: its graph, and the numbers of nodes and of outputs.
             output: equal for graphs with results of one tree and of the same value classes.
+            containers: the lists and dicts in the sample, each with its items (see `Structure`).
             arrays: the arrays in the sample. Their numbers may change, and are read for each batch.
             inputs: its input rows. What is not among `arrays` never changes.
             formats: how the values of each class lie in memory.
@@ -78,7 +80,8 @@ class KnownSamples:
         """Whether a sample was found since this was asked last."""
 
     def find(self, columns: Sequence[Any], /) -> KnownBatch | None:
-        """Find samples by their parts. None, if one is not known, or has an array of another shape or dtype.
+        """Find samples by their parts. None, if one is not known, or has another item in a container, or an array of
+        another shape or dtype.
 
         Args:
             columns: for each part, a list with that part of each sample.

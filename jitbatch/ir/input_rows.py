@@ -41,7 +41,7 @@ class InputRows:
         return [(class_id, take(leaves)) for class_id, _, take in self.takes]
 
     def packed(self, leaves: Sequence[Any]) -> Inputs:
-        """The used leaves of a sample, with numbers as arrays. For immutable samples."""
+        """The used leaves of a sample, with numbers as arrays. For samples that are cached."""
         taken = zip(self.takes, self.taken(leaves), strict=True)
         return tuple((class_id, tuple(numbers_together(some, dtype))) for (_, dtype, _), (class_id, some) in taken)
 

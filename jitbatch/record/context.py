@@ -28,7 +28,7 @@ FIRST_STRUCTURES, MAX_STRUCTURES = 4096, 16384
 needed again. A graph of 40 nodes takes about 10 kB, with its structure and its typed form."""
 
 MAX_SAMPLES = 65536
-"""The number of cached immutable samples. Their limit starts at `FIRST_STRUCTURES`, too; one takes about 2 kB."""
+"""The number of cached samples. Their limit starts at `FIRST_STRUCTURES`, too; one takes about 2 kB."""
 
 MAX_BYTES = 256 * 2**20
 """The limit in bytes for the cached graphs and samples of one function, for all kinds of shared arguments together."""
@@ -155,12 +155,10 @@ class Context:
         return frozenset(kind.cell.digest for kind in self.tables.kinds.entries)
 
     def take_apart(self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Structure]:
-        """The structures of samples. An immutable sample is flattened once."""
+        """The structures of samples. A cached sample is flattened once."""
         known = self.samples.get_all(identities(samples))
         return [
-            structure
-            if structure is not None and (not structure.arrays or structure.is_current())
-            else Structure(sample, index, names)
+            structure if structure is not None and structure.is_current() else Structure(sample, index, names)
             for index, (sample, structure) in enumerate(zip(samples, known, strict=True))
         ]
 
@@ -172,7 +170,7 @@ class Context:
         Args:
             structures: the samples.
             shared, arguments: the arguments of their call.
-            keeps: whether to cache immutable samples, which may come again.
+            keeps: whether to cache the samples, which may come again.
         """
         graphs: list[Any] = [
             None if structure.recorded is None else structure.recorded[0] for structure in structures

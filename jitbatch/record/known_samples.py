@@ -1,4 +1,4 @@
-"""A cache of immutable samples, by identity. A known sample is not flattened again.
+"""A cache of samples, by identity. A known sample is not flattened again while its lists and dicts have the same items.
 
 It maps samples to their `Structure`s. The compiled core has the same samples with their input rows, and finds all
 samples of a batch in one call. If the core does not have all of them, each sample is looked up here or flattened.
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitbatch.core import choice
 from jitbatch.record.arguments import Part
-from jitbatch.record.structure import Structure, cannot_change, identity
+from jitbatch.record.structure import Structure, containers_of, identity
 from jitbatch.util.budget import Budget, BudgetCache, Parts
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def _parts(structure: Structure) -> Parts:
     """A cached sample and its graph, with their approximate sizes in bytes."""
     assert structure.recorded is not None
     arrays = sum([array.nbytes for array in structure.arrays])
-    own = structure, 1900 + 24 * len(structure.leaves) + 2 * arrays
+    items = sum([16 + len(items) for _, items in structure.containers])
+    own = structure, 1900 + 24 * len(structure.leaves) + 2 * arrays + 16 * items
     return [own, graph_part(structure.recorded[0])]
 
 
 class KnownSamples(BudgetCache):
-    """The structures of immutable samples, by `identity`, each with its graph and its input rows."""
+    """The structures of samples, by `identity`, each with its graph and its input rows."""
 
     def __init__(self, maxsize: int, first: int, budget: Budget):
         super().__init__(maxsize, first, budget, _parts)
@@ -47,8 +48,10 @@ class KnownSamples(BudgetCache):
         return self._core.find([part.value for part in mapped])
 
     def remember(self, structure: Structure, graph: "Graph") -> None:
-        """Store a sample with its graph, if the sample is immutable."""
-        if cannot_change(structure.sample):
+        """Store a sample with its graph, if the sample can be cached."""
+        containers = containers_of(structure.sample)
+        if containers is not None:
+            structure.containers = containers
             structure.key = graph.structure  # an equal key, which is one object for all samples
             structure.recorded = graph, graph.input_rows.packed(structure.leaves)
             self.discard(identity(structure.sample))
@@ -78,7 +81,8 @@ class KnownSamples(BudgetCache):
         output = self._outputs.setdefault((graph.out_tree, graph.out_classes), len(self._outputs))
         self._core.put(
             structure=entry, sample=entry.sample, graph=graph, nodes=graph.node_count, results=len(graph.outputs),
-            output=output, arrays=entry.arrays, inputs=inputs, formats=graph.tables.class_formats(),
+            output=output, containers=entry.containers, arrays=entry.arrays, inputs=inputs,
+            formats=graph.tables.class_formats(),
         )  # fmt: skip
 
     def _removed(self, entry: Any) -> None:

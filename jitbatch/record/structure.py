@@ -6,7 +6,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -84,9 +84,10 @@ class Structure:
         key: equal for samples with the same program.
         recorded: its graph, if it is known already, and its leaves as input rows of the graph (see `ir/input_rows`).
             Each context has its own structures (see `record/context`).
+        containers: the lists and dicts of a cached sample, as they were.
     """
 
-    __slots__ = ("arrays", "key", "leaves", "recorded", "sample")
+    __slots__ = ("arrays", "containers", "key", "leaves", "recorded", "sample")
 
     def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str], has_data: bool = True):
         try:
@@ -112,6 +113,7 @@ class Structure:
         self.key = StructureKey((tree, statics, numbers, others))
         self.sample = sample
         self.recorded: tuple[Any, Inputs] | None = None
+        self.containers: Containers = ()
 
     def inputs_of(self, graph: Any) -> Inputs:
         """The leaves that are input rows of a graph."""
@@ -121,16 +123,24 @@ class Structure:
 
     @property
     def mark(self) -> int:
-        """Distinguishes immutable samples, whose flattened form is cached by identity: an `id` may be used again."""
+        """Distinguishes cached samples, which are found by identity: an `id` may be used again."""
         return hash((identity(self.sample), *[leaf if type(leaf) in NUMBERS else id(leaf) for leaf in self.leaves]))
 
     def is_current(self) -> bool:
-        """Whether an immutable sample still has this key: NumPy allows to change the shape of an array in place."""
+        """Whether a cached sample still has these leaves and this key: lists and dicts may have other items, and NumPy
+        allows to change the shape of an array in place."""
+        for container, items in self.containers:
+            found = items_of(container)
+            if len(found) != len(items) or not all(map(operator.is_, found, items)):
+                return False
         return tuple([(array.shape, array.dtype, False) for array in self.arrays]) == self.key[3]
 
 
-MOST_BYTES = 4096
+MOST_BYTES = 16384
 """The largest total size of the arrays of a cached sample."""
+
+Containers: TypeAlias = tuple[tuple[Any, tuple[Any, ...]], ...]
+"""The lists and dicts in a sample, each with its items; those of a dict are each key and its value."""
 
 
 def identity(sample: tuple[Any, ...]) -> Hashable:
@@ -145,11 +155,16 @@ def identities(samples: Sequence[tuple[Any, ...]]) -> list[Hashable]:
     return list(map(identity, samples))
 
 
-def cannot_change(sample: tuple[Any, ...]) -> bool:
-    """Whether a sample is small, and has the same leaves whenever it is flattened: it consists of tuples of numbers,
-    `Static` objects and NumPy arrays. The contents of the arrays may change."""
+def containers_of(sample: tuple[Any, ...]) -> Containers | None:
+    """The lists and dicts in a sample. None for a sample that cannot be cached.
+
+    A sample can be cached if it is small and consists of tuples, lists, dicts, numbers, `Static` objects and NumPy
+    arrays: then it has the same leaves as long as its lists and dicts have the same items. The contents of the arrays
+    may change.
+    """
     remaining = list(sample)
     tuples = {tuple}
+    containers = []
     size = 0
     while remaining:
         part = remaining.pop()
@@ -158,14 +173,22 @@ def cannot_change(sample: tuple[Any, ...]) -> bool:
             continue
         if kind in tuples:
             remaining += part
+        elif kind is list or kind is dict:
+            containers.append((part, items_of(part)))
+            remaining += part if kind is list else part.values()
         elif kind is np.ndarray:
             size += part.nbytes
         elif isinstance(part, tuple) and is_named_tuple(kind, part):
             tuples.add(kind)
             remaining += part
         elif not isinstance(part, np.generic):
-            return False
-    return size <= MOST_BYTES
+            return None
+    return tuple(containers) if size <= MOST_BYTES else None
+
+
+def items_of(container: Any) -> tuple[Any, ...]:
+    """The items of a list, or each key of a dict and its value."""
+    return tuple(container if type(container) is list else itertools.chain.from_iterable(container.items()))
 
 
 _FIXED = NUMBERS | {Static, type(None)}

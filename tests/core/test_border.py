@@ -94,11 +94,19 @@ def test_inputs_that_are_none(samples: Any) -> None:
 
 def test_arrays_that_the_core_does_not_read_are_left_to_python() -> None:
     wide = np.zeros((4, 4), np.float32)
-    for leaf in (1.0, np.float32(1), np.zeros(3), wide[:, 0], np.zeros(3, ">f4"), "text", None, np.zeros(3, "M8[s]")):
+    for leaf in (1.0, np.float32(1), np.zeros(3, int), wide[:, 0], np.zeros(3, ">f4"), "text", None, np.zeros(3, "M8[s]")):
         inputs = table().inputs([[(0, [np.zeros(1, np.float32), leaf])]], [("f", 4, 4)])
         assert inputs.unread == [0], leaf
         with pytest.raises(ValueError, match="were not put"):
             table_batch(inputs)
+
+
+def test_arrays_of_twice_the_bytes_are_read_as_numpy_converts_them() -> None:
+    for narrow, wide in (("f4", "f8"), ("i4", "i8"), ("u4", "u8"), ("c8", "c16")):
+        dtype = np.dtype(narrow)
+        values = np.array([3, 0, 7], wide) / (3 if dtype.kind in "fc" else 1)
+        inputs = table().inputs([[(0, [values.astype(wide)])]], [(dtype.kind, dtype.itemsize, dtype.itemsize)])
+        assert inputs.unread == []
 
 
 def table_batch(inputs: Any) -> Any:

@@ -175,13 +175,69 @@ def test_arrays_that_the_core_cannot_export() -> None:
         sample.values[:] = step
 
 
-def test_arrays_of_another_dtype_than_their_rows() -> None:
-    """NumPy's default integers are wider than JAX's."""
-    f = jitbatch(lambda w, sample: w * sample[0].sum() + sample[1])
-    samples = [(np.arange(3) + number, np.float32(number)) for number in range(3)]
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.complex128])
+def test_arrays_of_wider_dtypes_than_their_rows(dtype: Any) -> None:
+    """NumPy's defaults are wider than JAX's types."""
+    f = jitbatch(lambda w, sample: jnp.sum(w * sample[0]) + sample[1])
+    many = [0, 1, 2**31 - 1] if np.dtype(dtype).kind in "iu" else [0.1, -0.0, 1 / 3]
+    wide = np.array(many, dtype)
+    samples = [(wide + dtype(number), np.float64(number) / 3, dtype(7)) for number in range(3)]
+    for step in range(3):
+        with choice.using("python"):
+            wanted = f.plan(1, [(array.astype(dtype), *rest) for array, *rest in samples])
+        plan = f.plan(1, samples)
+        assert is_known(f, 1, samples)
+        assert_equal_plans(f.plan(1, samples, like=wanted), wanted)
+        for ours, theirs in zip(plan.rows, wanted.rows, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        samples[0][0][:] += dtype(step)
+
+
+def test_integers_that_are_too_wide_lose_their_upper_half_as_in_jax() -> None:
+    f = jitbatch(lambda w, sample: w + sample[0].sum() + sample[1])
+    samples = [(np.array([2**40 + 5, -1 - 2**35]), np.int64(2**33 + 9))]
+    for _ in range(3):
+        assert f.batch(0, f.plan(0, samples)).tolist() == [5 - 1 + 9]
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_lists_and_dicts_are_known_while_they_have_the_same_items(kind: str) -> None:
+    def walk(w: Any, tree: Any) -> Any:
+        if not isinstance(tree, list | dict):
+            return jnp.sum(tree * w)
+        parts = tree.values() if isinstance(tree, dict) else tree
+        return sum([walk(w, part) * (place + 1) for place, part in enumerate(parts)], jnp.float32(0))
+
+    def of(*parts: Any) -> Any:
+        return list(parts) if kind == "list" else {"zyx"[place]: part for place, part in enumerate(parts)}
+
+    f = jitbatch(walk)
+    samples = [of(1.0, of(2.0, np.float32([3, 4]))), of(5.0, of())]
+    key = 0 if kind == "list" else "z"
     for step in range(3):
         check(f, 2.0, samples)
-        samples[0][0][:] += step
+        assert is_known(f, 2.0, samples)
+        samples[0][key] = 10.0 * step
+        assert not is_known(f, 2.0, samples)
+        assert is_known(f, 2.0, samples[1:])
+        check(f, 2.0, samples)
+        assert is_known(f, 2.0, samples)
+        samples[1][key] = of(samples[1][key], 7.0)  # one more part
+        assert not is_known(f, 2.0, samples)
+        check(f, 2.0, samples)
+        samples[1][key][key] = float(step)  # inside of a nested one
+        assert not is_known(f, 2.0, samples)
+    equal = [of(*(sample if kind == "list" else sample.values())) for sample in samples]
+    check(f, 2.0, equal)
+    check(f, 2.0, samples)
+
+
+def test_a_number_that_is_replaced_by_an_equal_one_of_another_type() -> None:
+    f, sample = jitbatch(lambda w, sample: sample[0] / 2 * w if sample[0].dtype == jnp.float32 else w - 1), [3]
+    for number in (3, 3.0, 3, True, 3.0):
+        sample[0] = number
+        for _ in range(2):
+            assert f.batch(2.0, f.plan(2.0, [sample])).tolist() == [3.0 if type(number) is float else 1.0]
 
 
 def test_scalars_and_constants_in_the_code() -> None:
@@ -323,6 +379,7 @@ class _Made(NamedTuple):
     nodes: Any = 1
     results: Any = 1
     output: Any = 0
+    containers: Any = ()
     arrays: Any = ()
     inputs: Any = ()
     formats: Any = (("f", 4, 4),)
@@ -331,11 +388,15 @@ class _Made(NamedTuple):
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"containers": [([], ()), ((), ())]},
+        {"containers": [([], [])]},
+        {"containers": [([],)]},
         {"arrays": [1.0]},
         {"arrays": [np.zeros(4)[::2]]},
         {"arrays": [np.array(["text"])]},
         {"arrays": [np.zeros(2, ">f4")]},
-        {"inputs": [(0, [np.zeros(2)])]},
+        {"inputs": [(0, [np.zeros(2, np.float16)])]},
+        {"inputs": [(0, [np.zeros(2, int)])]},
         {"inputs": [(0, ["text"])]},
         {"inputs": [(1, [np.zeros(2, np.float32)])]},
         {"inputs": [(-1, [np.zeros(2, np.float32)])]},
@@ -354,7 +415,8 @@ def test_samples_that_the_core_cannot_read_are_not_put(wrong: dict[str, Any]) ->
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"arrays": 5}, {"inputs": None}, {"inputs": [3]}, {"sample": 7}, {"nodes": "many"}, {"nodes": 2**40},
+    [{"containers": 5}, {"containers": [3]}, {"arrays": 5},
+     {"inputs": None}, {"inputs": [3]}, {"sample": 7}, {"nodes": "many"}, {"nodes": 2**40},
      {"inputs": [("a", [])]}, {"formats": [(5, 4, 4)], "inputs": [(0, [np.zeros(1, np.float32)])]}],
 )  # fmt: skip
 def test_what_is_no_sample_raises(wrong: dict[str, Any]) -> None:

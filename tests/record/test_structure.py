@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 
 from jitbatch import Static, clear_caches, jitbatch
 from jitbatch.record import structure as structure_module
-from jitbatch.record.structure import MOST_BYTES, Structure, cannot_change, describe_leaf
+from jitbatch.record.structure import MOST_BYTES, Structure, containers_of, describe_leaf
 from jitbatch.util.errors import ArgumentError, SampleError
 
 X = np.float32([1.0, 2.0])
@@ -93,20 +94,39 @@ class Own(NamedTuple):
 jax.tree_util.register_pytree_node(Own, lambda own: ((own.number + 1,), None), lambda _, items: Own(*items))
 
 
+NESTED = [1, {"b": (2, [X]), "a": {}}]
+
+
 @pytest.mark.parametrize(
-    "sample",
-    [1, (1, 2.0, True), (None, Static("a"), ()), Leaf(1, X), ((Leaf(1, (2, Leaf(3, X))),),), np.float32(1)],
+    ("sample", "containers"),
+    [
+        *[(sample, ()) for sample in (1, (1, 2.0, True), (None, Static("a"), ()), Leaf(1, X), np.float32(1))],
+        (((Leaf(1, (2, Leaf(3, X))),),), ()),
+        ([], (([], ()),)),
+        ((1, [2]), (([2], (2,)),)),
+        (
+            NESTED,
+            (
+                (NESTED, (1, NESTED[1])),
+                (NESTED[1], ("b", NESTED[1]["b"], "a", {})),
+                ({}, ()),
+                (NESTED[1]["b"][1], (X,)),
+            ),
+        ),
+    ],
     ids=repr,
 )
-def test_samples_that_cannot_change(sample: Any) -> None:
-    assert cannot_change((sample,))
+def test_samples_that_can_be_cached(sample: Any, containers: Any) -> None:
+    assert containers_of((sample,)) == containers
 
 
 @pytest.mark.parametrize(
-    "sample", [[1], {"a": 1}, (1, [2]), Own(1), (Leaf(1, Own(2)),), jnp.ones(2), np.zeros(MOST_BYTES)], ids=type
+    "sample",
+    [Own(1), (Leaf(1, Own(2)),), [Own(1)], jnp.ones(2), np.zeros(MOST_BYTES), OrderedDict(a=1), defaultdict(list)],
+    ids=type,
 )
-def test_samples_that_may_change_or_are_large(sample: Any) -> None:
-    assert not cannot_change((sample,))
+def test_samples_that_cannot_be_cached(sample: Any) -> None:
+    assert containers_of((sample,)) is None
 
 
 @jitbatch
@@ -143,11 +163,43 @@ def test_an_array_may_take_another_shape() -> None:
     assert rows.batch(2.0, samples).tolist() == [5]
 
 
-def test_a_list_may_change() -> None:
-    sample = (1.0, [2.0])
-    assert totals([sample]) == [6]
-    sample[1].append(3.0)
-    assert totals([sample]) == [12]
+def test_lists_and_dicts_may_change() -> None:
+    def values(sample: Any) -> list[float]:
+        return [float(leaf) for leaf in jax.tree.leaves(sample)]
+
+    f = jitbatch(lambda scale, sample: scale * sum(np.prod(np.shape(leaf)) + leaf for leaf in jax.tree.leaves(sample)))
+    sample: Any = [1.0, [2.0], {"a": 3.0, "b": [4.0]}]
+
+    def change_to(change: Any) -> None:
+        for _ in range(2):
+            assert f.batch(2.0, [sample, (1.0,)]).tolist() == [2 * sum(v + 1 for v in values(sample)), 4]
+        change()
+
+    change_to(lambda: sample[1].append(5.0))
+    change_to(lambda: sample.__setitem__(0, 7.0))
+    change_to(lambda: sample[2].update(a=8.0))
+    change_to(lambda: sample[2].update(c=9.0))
+    change_to(lambda: sample[2].pop("a"))
+    change_to(lambda: sample[2]["b"].clear())
+    change_to(lambda: sample[2].update(b=[6.0]))
+    change_to(lambda: sample.pop())
+    change_to(lambda: sample.__setitem__(0, 7))
+    change_to(sample.clear)
+
+
+def test_the_order_of_keys_may_change() -> None:
+    def fun(scale: Any, sample: Any) -> Any:
+        first, second = sample.values()
+        return scale * 10 * first + second
+
+    f, sample = jitbatch(fun), {}
+    for first, second in (("a", "b"), ("b", "a"), ("a", "b")):
+        sample.clear()
+        sample.update({first: 1.0, second: 2.0})
+        for _ in range(2):
+            assert f.batch(1.0, [sample]).tolist() == [12.0]
+        sample[first], sample[second] = sample[second], sample[first]
+        assert f.batch(1.0, [sample]).tolist() == [21.0]
 
 
 def test_samples_that_are_gone_are_not_mistaken_for_others() -> None:
