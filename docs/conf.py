@@ -1,6 +1,8 @@
 """Sphinx configuration; `make docs` builds with warnings as errors."""
 
 import functools
+import inspect
+from typing import Any, NamedTuple
 
 import jitbatch
 
@@ -14,6 +16,7 @@ html_extra_path = ["live"]
 exclude_patterns = ["_build", "live"]
 default_role = "code"  # docstrings have single backquotes, as Markdown has
 autodoc_typehints = "none"
+napoleon_use_ivar = True  # fields are listed once, in the description of their class
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the tests execute notebooks; their outputs are stored
 
@@ -22,3 +25,25 @@ for decorated in (jitbatch.Batched, jitbatch.AsyncBatched):
     for name, member in list(vars(decorated).items()):
         if isinstance(member, property) and isinstance(member.fget, functools.partial):
             setattr(decorated, name, member.fget.args[0])
+
+
+class _Example(NamedTuple):
+    field: int
+
+
+def _skip(app: Any, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
+    """Leaves out the fields of named tuples: Python documents them as "Alias for field number 0"."""
+    return True if isinstance(member, type(_Example.field)) else None
+
+
+def _signature(app: Any, what: str, name: str, member: Any, options: Any, arguments: Any, returned: Any) -> Any:
+    """The arguments of a model: the metaclass of Flax's modules hides them."""
+    if what != "class" or arguments != "(*args, **kwargs)":
+        return None
+    parameters = list(inspect.signature(member.__init__).parameters.values())[1:]  # without `self`
+    return str(inspect.Signature([one.replace(annotation=inspect.Parameter.empty) for one in parameters])), returned
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-skip-member", _skip)

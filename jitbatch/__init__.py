@@ -1,5 +1,6 @@
 """jitbatch: `vmap` for samples that do not have the same shape."""
 
+from jitbatch import errors as errors
 from jitbatch import segment as segment
 from jitbatch._version import __version__ as __version__
 from jitbatch.decorator import jitbatch as jitbatch
@@ -54,6 +55,7 @@ __all__ = [
     "StepCapacity",
     "assert_max_compiles",
     "clear_caches",
+    "errors",
     "jit",
     "jitbatch",
     "keep_memory",

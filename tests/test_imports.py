@@ -10,7 +10,7 @@ import jitbatch as package
 
 STAGES = (
     "util", "core", "ir", "record", "batch", "schedule", "execute", "tune", "plan", "rollout", "inspect", "step",
-    "serve", "methods", "segment", "decorator", "__init__", "data", "models", "cli", "__main__",
+    "serve", "methods", "segment", "errors", "decorator", "__init__", "data", "models", "cli", "__main__",
 )  # fmt: skip
 """In the order of the pipeline; `_version` may be read by all."""
 

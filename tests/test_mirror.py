@@ -22,6 +22,7 @@ ELSEWHERE = {
     "core/reference/schedule": "core/test_equal_plans.py",
     "core/reference/type_table": "core/test_equal_plans.py",
     "core/reference/typed_graph": "core/test_equal_plans.py",
+    "errors": "docs/test_docs.py",
     "execute/arenas": "plan/test_run.py",
     "execute/executor": "execute/test_registry.py",
     "execute/fused/backward": "execute/fused/test_loop.py",

@@ -53,7 +53,12 @@ class SourceFunction(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function in numbers: a sample."""
+    """A function, as a sample.
+
+    Attributes:
+        tree: the syntax tree, with numbers for node types, fields and words.
+        name: the number of the first word of its name.
+    """
 
     tree: Syntax[int]
     name: int

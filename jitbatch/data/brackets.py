@@ -13,7 +13,12 @@ from jitbatch.data.vocabulary import Vocabulary
 
 
 class Constituent(NamedTuple):
-    """A labelled part of a sentence: other constituents, or one word."""
+    """A labelled part of a sentence.
+
+    Attributes:
+        label: its label.
+        children: other constituents, or one word.
+    """
 
     label: str
     children: tuple[Union["Constituent", str], ...]

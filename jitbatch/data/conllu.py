@@ -13,7 +13,14 @@ COLUMNS = 10
 
 
 class Parsed(NamedTuple):
-    """A sentence: each word's tag (UPOS), the position of its head, from 1, or 0 for the root, and its relation."""
+    """A sentence with its dependency tree.
+
+    Attributes:
+        words: the words.
+        tags: the tag (UPOS) of each word.
+        heads: the position of the head of each word, from 1; 0 for the root.
+        relations: the relation of each word to its head.
+    """
 
     words: list[str]
     tags: list[str]

@@ -19,7 +19,12 @@ Expression: TypeAlias = Any  # int | tuple[int, *Expressions]
 
 
 class ListOps(NamedTuple):
-    """An expression and its value, a digit."""
+    """An expression and its value.
+
+    Attributes:
+        expression: a nested expression.
+        value: its value, a digit.
+    """
 
     expression: Expression
     value: int

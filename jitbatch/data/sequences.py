@@ -10,14 +10,24 @@ END = 0
 
 
 class Translation(NamedTuple):
-    """A sequence to be read and one to be written, as numbers. The end is a part of the second."""
+    """A sequence to read, and a sequence to write.
+
+    Attributes:
+        source: the numbers of the words to read.
+        target: the numbers of the words to write; the last one is the end.
+    """
 
     source: np.ndarray
     target: np.ndarray
 
 
 class Document(NamedTuple):
-    """Sentences of words, as numbers, and a class."""
+    """A document and its class.
+
+    Attributes:
+        sentences: for each sentence the numbers of its words.
+        label: the class.
+    """
 
     sentences: tuple[np.ndarray, ...]
     label: int

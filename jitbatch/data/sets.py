@@ -7,7 +7,12 @@ import numpy as np
 
 
 class NumberSet(NamedTuple):
-    """Elements without an order, float32 [elements, features], and a number that is asked of them."""
+    """A set of vectors, and a number to predict.
+
+    Attributes:
+        elements: float32 [elements, features]; their order has no meaning.
+        target: the number.
+    """
 
     elements: np.ndarray
     target: float

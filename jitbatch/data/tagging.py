@@ -10,7 +10,12 @@ from jitbatch.data.vocabulary import Vocabulary
 
 
 class Spelled(NamedTuple):
-    """A word: its number, and those of its characters."""
+    """A word and its characters.
+
+    Attributes:
+        word: the number of the word.
+        characters: the numbers of its characters.
+    """
 
     word: int
     characters: np.ndarray
@@ -21,7 +26,12 @@ Words: TypeAlias = Any  # np.ndarray | list[Spelled]
 
 
 class Tagged(NamedTuple):
-    """Words and the class of each."""
+    """A sentence with a tag for each word.
+
+    Attributes:
+        words: an array of the numbers of the words, or a list of `Spelled` words.
+        tags: the number of the tag of each word.
+    """
 
     words: Words
     tags: np.ndarray

@@ -13,21 +13,36 @@ TypedTree: TypeAlias = Any  # int | tuple[Static[int], TypedTree, TypedTree]
 
 
 class Sentence(NamedTuple):
-    """A binary tree over words and a class for each of its nodes, in post-order: the root's is the last."""
+    """A sentence as a binary tree, with a class for each node.
+
+    Attributes:
+        tree: the tree.
+        labels: the classes of the nodes in post-order. The last one is the class of the root.
+    """
 
     tree: Tree
     labels: np.ndarray
 
 
 class Dependency(NamedTuple):
-    """A word and its dependents."""
+    """A word and its dependents.
+
+    Attributes:
+        token: the number of the word.
+        children: the dependents.
+    """
 
     token: int
     children: tuple["Dependency", ...]
 
 
 class Pair(NamedTuple):
-    """Two sentences and how related they are, as a distribution over the scores 1 to 5."""
+    """Two sentences, and how related they are.
+
+    Attributes:
+        left, right: the sentences.
+        target: a distribution over the scores 1 to 5.
+    """
 
     left: Dependency
     right: Dependency
@@ -35,6 +50,7 @@ class Pair(NamedTuple):
 
     @property
     def score(self) -> float:
+        """The mean of the distribution."""
         return float(self.target @ np.arange(1, len(self.target) + 1))
 
 

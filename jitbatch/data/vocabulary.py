@@ -67,7 +67,12 @@ class Vocabulary:
 
 
 class Vectors(NamedTuple):
-    """A row for each word of a vocabulary, and how many of the words were found in the file."""
+    """Word vectors.
+
+    Attributes:
+        table: float32 [words, dimensions]; a row for each word of the vocabulary.
+        found: the number of these words in the file. The other rows are random.
+    """
 
     table: np.ndarray
     found: int

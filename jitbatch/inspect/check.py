@@ -36,6 +36,7 @@ class Difference:
 
     @property
     def is_allowed(self) -> bool:
+        """Whether the difference is within the tolerance."""
         return self.relative <= self.allowed
 
     def __str__(self) -> str:

@@ -77,18 +77,22 @@ class CellReport:
 
     @property
     def distinct(self) -> int:
+        """The number of nodes of the main part, after equal calls are merged."""
         return self.main.distinct
 
     @property
     def steps(self) -> int:
+        """The number of steps of all parts."""
         return sum(part.steps for part in self.parts)
 
     @property
     def share(self) -> float:
+        """The fraction of the time of all cells, for all parts."""
         return sum(part.share for part in self.parts)
 
     @property
     def compile(self) -> float:
+        """The seconds to compile all parts, measured or estimated."""
         return sum(part.compile for part in self.parts)
 
     def equations(self, name: str) -> int:
@@ -122,7 +126,12 @@ class StepReport:
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A position in time: a phase and, in a loop, a round."""
+    """A position in time.
+
+    Attributes:
+        phase: the index of a phase: a type that runs once, or a loop.
+        round: the index of a round of the loop; None outside of loops.
+    """
 
     phase: int
     round: int | None
@@ -241,10 +250,12 @@ class Report:
 
     @property
     def padding(self) -> float:
+        """The fraction of computed rows that is padding."""
         return 1 - self.rows / max(self.padded_rows, 1)
 
     @property
     def mean_width(self) -> float:
+        """The mean number of nodes in a step, without padding."""
         return self.rows / max(self.steps, 1)
 
     @property

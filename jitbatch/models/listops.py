@@ -53,6 +53,7 @@ class ListOpsTreeLSTM(nnx.Module):
 
     @jitbatch
     def loss(self, sample: ListOps) -> Array:
+        """The cross entropy of the value."""
         return optax.softmax_cross_entropy_with_integer_labels(self.logits(sample.expression), sample.value)
 
     @jitbatch

@@ -96,10 +96,12 @@ class MoleculeEnergy(nnx.Module):
 
     @jitbatch
     def loss(self, molecule: Molecule) -> Array:
+        """The squared error of the energy."""
         return (self.energy(molecule) - molecule.energy) ** 2
 
     @jitbatch
     def energy_and_loss(self, molecule: Molecule) -> tuple[Array, Array]:
+        """The energy, and its squared error."""
         energy = self.energy(molecule)
         return energy, (energy - molecule.energy) ** 2
 

@@ -51,6 +51,7 @@ class NestedRNN(nnx.Module):
 
     @jitbatch
     def loss(self, sample: Document) -> Array:
+        """The cross entropy of the class."""
         return cross_entropy(self.logits(sample.sentences), sample.label)
 
     @jitbatch

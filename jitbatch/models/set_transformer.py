@@ -90,6 +90,7 @@ class SetTransformer(nnx.Module):
 
     @jitbatch
     def predict(self, elements: np.ndarray) -> Array:
+        """The predicted number of a set."""
         xs = [self.element(x) for x in elements]
         for block in self.blocks:
             xs = block(xs)
@@ -97,4 +98,5 @@ class SetTransformer(nnx.Module):
 
     @jitbatch
     def loss(self, sample: NumberSet) -> Array:
+        """The squared error of the prediction."""
         return (self.predict(sample.elements) - sample.target) ** 2

@@ -83,6 +83,7 @@ class FunctionNamer(nnx.Module):
 
     @jitbatch
     def loss(self, sample: Function) -> Array:
+        """The cross entropy of the first word of the name."""
         return cross_entropy(self.logits(sample.tree), sample.name)
 
     @jitbatch

@@ -33,8 +33,12 @@ class Plan:
 
     `f.plan(...)` makes a plan, and `f.batch(shared, plan)` runs it. A plan is a pytree. Its leaves are small integer
     tables and the input rows of the batch. Input rows are constants, except for the inputs in `f.plan(...,
-    differentiable=...)`. The rest is static. Plans can be pickled. `jax.export` can save a program that takes a plan.
-    The program then runs all plans of the function with the same sizes; `f.plan(..., like=plan)` makes such plans.
+    differentiable=...)`. The rest is static. `jax.export` can save a program that takes a plan. The program then runs
+    all plans of the function with the same sizes; `f.plan(..., like=plan)` makes such plans.
+
+    `plan.save(path)` writes a plan to a file, and `Plan.load(path)` is safe for files from other people. Plans can also
+    be pickled, but a pickle can run any code when it is loaded: never unpickle a plan from a source that you do not
+    trust.
 
     Attributes:
         rows: for each arena, its input rows, padded to the size in its `ArenaShape`.
@@ -194,6 +198,7 @@ class Plan:
 
     @property
     def shards(self) -> int:
+        """The number of shards, 1 for a plan that is not sharded."""
         return np.shape(self.counts)[0] if self.is_sharded else 1
 
     @property

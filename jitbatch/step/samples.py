@@ -151,6 +151,7 @@ class Samples:
         return cls(about, *children)
 
     def on_device(self) -> "Samples":
+        """Returns the handle with its plans copied to the device. `jitbatch.jit` does this itself."""
         plans = self._plans
         plans = jax.device_put(plans) if isinstance(plans, Buffers) else tuple(plan.on_device() for plan in plans)
         return Samples(self._about, plans, jax.device_put(self._mask), self._given, self._terms)

@@ -19,7 +19,12 @@ T = TypeVar("T")
 
 
 class CacheInfo(NamedTuple):
-    """Hits, misses, the maximal size and the current size of a cache, as `functools.lru_cache` reports them."""
+    """The numbers of a cache, as `functools.lru_cache` reports them.
+
+    Attributes:
+        hits, misses: the look-ups that found an entry, and those that found none.
+        maxsize, currsize: the maximal and the current number of entries.
+    """
 
     hits: int
     misses: int

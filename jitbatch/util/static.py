@@ -48,6 +48,9 @@ class Static(Generic[T]):
     Args:
         value: a hashable value.
 
+    Attributes:
+        value: the value.
+
     >>> from jitbatch import Static
     >>> Static("MAX").value
     'MAX'

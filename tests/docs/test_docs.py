@@ -1,12 +1,15 @@
 """The code in the README and in the documentation runs, page by page, each block after those before it."""
 
+import importlib
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +18,7 @@ from pages import code_of, run
 from test_imports import EDGES, STAGES
 
 import jitbatch
+from jitbatch import data, models
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,17 +56,84 @@ def test_the_example_of_the_readme_compiles_once() -> None:
     assert step.cache_info()["programs"] == (1, 1, 1, 1)  # type: ignore[attr-defined]
 
 
-def test_every_public_name_is_in_the_reference() -> None:
-    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\.\. auto\w+:: jitbatch\.(\w+)$", reference, re.MULTILINE)
-    assert sorted(listed) == sorted(jitbatch.__all__)
-    (segment,) = re.findall(r"automodule:: jitbatch\.segment\n\s+:members: (.*)", reference)
+REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+NAMESPACES = {
+    "jitbatch": set(jitbatch.__all__) - {"errors", "segment"},
+    "jitbatch.errors": set(jitbatch.errors.__all__),
+    "jitbatch.models": {name for name, item in vars(models).items() if not name.startswith("_") and callable(item)},
+    "jitbatch.data": {name for name, item in vars(data).items() if not name.startswith("_") and callable(item)},
+}
+"""The public names, by where users import them from."""
+
+
+def documented() -> dict[str, str]:
+    """The names in the reference, as users write them, each with its options."""
+    found = re.findall(r"^\.\. (?:auto(?!module)\w+|py:data):: (\S+)\n((?:   :.*\n)*)", REFERENCE, re.MULTILINE)
+    assert len(found) == len(dict(found)), "a name is in the reference twice"
+    return dict(found)
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_every_public_name_is_in_the_reference(namespace: str) -> None:
+    listed = {name.rpartition(".")[2] for name in documented() if name.rpartition(".")[0] == namespace}
+    also = {"jitbatch": "jitbatch.errors", "jitbatch.data": "jitbatch.errors"}.get(namespace)  # described there
+    wanted = NAMESPACES[namespace] - (NAMESPACES[also] if also else set())
+    assert listed == wanted
+
+
+def test_every_function_for_lists_is_in_the_reference() -> None:
+    (segment,) = re.findall(r"automodule:: jitbatch\.segment\n\s+:members: (.*)", REFERENCE)
     assert sorted(segment.split(", ")) == sorted(jitbatch.segment.__all__)
 
 
+def object_of(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+CLASSES = sorted(
+    name for name in documented() if inspect.isclass(object_of(name)) and not name.startswith("jitbatch.models.")
+)
+
+
+class Field(NamedTuple):
+    field: int
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_member_of_a_class_is_in_the_reference(name: str) -> None:
+    """A member is in the description of the class, or it has one of its own, which the reference shows."""
+    options, found = documented()[name], object_of(name)
+    own = [base for base in found.__mro__ if base.__module__.startswith("jitbatch.")]
+    described = "\n".join((inspect.getdoc(base) or "").partition("\nAttributes:")[2] for base in own)
+    for base in own:
+        for member, value in {**dict.fromkeys(inspect.get_annotations(base)), **vars(base)}.items():
+            if member.startswith("_") or member in ("tree_flatten", "tree_unflatten"):  # JAX calls them
+                continue
+            if re.search(rf"^ *[\w, ]*\b{member}\b[\w, ]*:", described, re.MULTILINE):
+                continue
+            is_field = isinstance(value, type(Field.field))  # Python describes it: "Alias for field number 0"
+            assert inspect.getdoc(value) and not is_field, f"nothing says what {name}.{member} is"
+            is_shown = ":members:" in options and (base is found or ":inherited-members:" in options)
+            assert is_shown, f"docs/api.md does not show {name}.{member}"
+
+
 def test_every_public_name_says_what_it_is() -> None:
-    for name in jitbatch.__all__:
-        assert (getattr(jitbatch, name).__doc__ or "").strip(), f"jitbatch.{name} has no docstring"
+    for namespace, names in NAMESPACES.items():
+        for name in names:
+            described = object_of(f"{namespace}.{name}").__doc__ or ""
+            assert described.strip(), f"{namespace}.{name} has no docstring"
+
+
+def test_errors_are_imported_from_one_place() -> None:
+    for module in pkgutil.walk_packages(jitbatch.__path__, "jitbatch."):
+        if module.name.startswith("jitbatch.cli") or module.name.endswith("__main__"):  # errors of the command
+            continue
+        for name, item in vars(importlib.import_module(module.name)).items():
+            if inspect.isclass(item) and issubclass(item, (jitbatch.JitbatchError, UserWarning)):
+                is_ours = item.__module__.startswith("jitbatch.")
+                assert not is_ours or getattr(jitbatch.errors, item.__name__, None) is item, f"{module.name}.{name}"
 
 
 def test_the_version_is_that_of_the_changelog_and_the_citation() -> None:
