@@ -6,6 +6,8 @@ Each case is timed at some size and at twice the size; a slope of 1 means that t
 Times are processor time of the planning thread, the least of some repetitions.
 
 - cell types: planning known samples with many cell types;
+- a new cell type: planning a sample that has one new cell beside many known cell types;
+- new cell types: the first plan of a sample with many cell types;
 - statics: planning known samples of many `Static` values, in lists, which are taken apart in each call;
 - tree, chain, many leaves: the first plan of one large sample of that form;
 - nested: the first plan of a sample of nested tuples, where each level is a decorated call;
@@ -126,15 +128,34 @@ def operations(granularity: str) -> Callable[[int], float]:
     return measure
 
 
-def cell_types(size: int) -> float:
+def power_sum(size: int) -> Any:
+    """A function of a sample `(x, Static(powers))`, with a cell type for each power."""
+
     def cell(power: int) -> Any:
         return jitbatch(lambda params, x: jax.lax.integer_pow(x, power))
 
     cells = [cell(2 + number) for number in range(size)]
-    fun = jitbatch(lambda params, x: sum(cell(params, x) for cell in cells))
-    samples = [X, 2 * X]
+    return jitbatch(lambda params, sample: sum(cells[number](params, sample[0]) for number in sample[1].value))
+
+
+def cell_types(size: int) -> float:
+    fun = power_sum(size)
+    powers = Static(tuple(range(size)))
+    samples = [(X, powers), (2 * X, powers)]
     fun.plan(PARAMS, samples)
     return least(lambda: fun.plan(PARAMS, samples))
+
+
+def new_cell_type(size: int) -> float:
+    times = 4
+    fun = power_sum(size + times)
+    fun.plan(PARAMS, [(X, Static(tuple(range(size))))])
+    samples = iter([[(X, Static((*range(size), size + number)))] for number in range(times)])
+    return least(lambda: fun.plan(PARAMS, next(samples), like=None), times)
+
+
+def new_cell_types(size: int) -> float:
+    return least(lambda: power_sum(size).plan(PARAMS, [(X, Static(tuple(range(size))))]), 1)
 
 
 def statics(size: int) -> float:
@@ -146,6 +167,8 @@ def statics(size: int) -> float:
 
 CASES: dict[str, tuple[Callable[[int], float], int]] = {
     "cell types": (cell_types, 250),
+    "a new cell type": (new_cell_type, 250),
+    "new cell types": (new_cell_types, 500),
     "statics": (statics, 500),
     "tree": (tree, 5000),
     "many leaves": (many_leaves, 5000),

@@ -11,7 +11,6 @@ They are ordinary JAX functions: they run in the plain function, and under `jax.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from jax import lax
 from jitbatch.ir.cell import accumulator
 from jitbatch.record.elements import record_each
 from jitbatch.record.recorder import Recorder
+from jitbatch.util.caches import memoised
 from jitbatch.util.compat import current_trace
 from jitbatch.util.errors import SegmentError
 from jitbatch.util.sites import users_line
@@ -224,6 +224,6 @@ def _check_any(items: Sequence[Any], name: str) -> None:
         )
 
 
-@lru_cache(maxsize=64)
+@memoised(64)
 def _exponential_dtype(dtype: Any) -> Any:
     return jax.eval_shape(jnp.exp, jax.ShapeDtypeStruct((), dtype)).dtype

@@ -209,7 +209,7 @@ def find_types(profile: Profile, graphs: Sequence[Graph], split: bool) -> Types:
     )
     whole = sorted(set(united), key=lambda kind: _order(kind, tables))
     loops = _loops(whole, edges) if split else {}
-    recipes = {kind: _recipe(kind, edges, loops.get(kind, frozenset()), tables) for kind in whole}
+    recipes = {kind: _recipe(kind, loops.get(kind), tables) for kind in whole}
 
     origins: dict[int, Origin] = {}
     for kind, recipe in recipes.items():
@@ -289,26 +289,41 @@ def unite(kinds: Sequence[Kind]) -> tuple[list[Kind], list[tuple[int, ...]]]:
     return united, outputs
 
 
-def _loops(kinds: Sequence[Kind], edges: Sequence[Edge[Kind]]) -> dict[Kind, frozenset[Kind]]:
-    """For each kind that runs in a loop, the kinds of that loop."""
+class InLoop(NamedTuple):
+    """What a kind exchanges with the kinds of its loop: the slots that read them, and the outputs that they read."""
+
+    late_slots: set[int]
+    inner_outputs: set[int]
+
+
+def _loops(kinds: Sequence[Kind], edges: Sequence[Edge[Kind]]) -> dict[Kind, InLoop]:
+    """For each kind that runs in a loop, what it exchanges with the kinds of that loop."""
     place = {kind: position for position, kind in enumerate(kinds)}
-    phases = find_phases(len(kinds), {(place[edge.read], place[edge.reader]) for edge in edges})
-    loops = [frozenset(kinds[member] for member in members) for members, is_loop in phases if is_loop]
-    return {kind: loop for loop in loops for kind in loop}
+    ends = [(place[edge.read], place[edge.reader]) for edge in edges]
+    phase_of = {}
+    found: dict[Kind, InLoop] = {}
+    for phase, (members, is_loop) in enumerate(find_phases(len(kinds), set(ends))):
+        for member in members:
+            phase_of[member] = phase
+            if is_loop:
+                found[kinds[member]] = InLoop(set(), set())
+    for edge, (read, reader) in zip(edges, ends, strict=True):
+        if phase_of[read] == phase_of[reader]:
+            found[edge.reader].late_slots.add(edge.slot)
+            found[edge.read].inner_outputs.add(edge.output)
+    return found
 
 
-def _recipe(kind: Kind, edges: Sequence[Edge[Kind]], loop: frozenset[Kind], tables: Tables) -> Recipe:
-    """The recipe of a kind. `loop` has the kinds of its loop; it is empty for a kind outside of all loops."""
-    late = {edge.slot for edge in edges if edge.reader == kind and edge.read in loop}
-    inner = {edge.output for edge in edges if edge.read == kind and edge.reader in loop}
-    slots = tuple(
-        Slot.SHARED if bound != ROW else Slot.LATE if slot in late else Slot.EARLY
-        for slot, bound in enumerate(kind.binding)
-    )
+def _recipe(kind: Kind, loop: InLoop | None, tables: Tables) -> Recipe:
+    """The recipe of a kind. `loop` is None for a kind outside of all loops."""
     outputs = range(len(kind.cell.out_avals))
     split = None
     if loop and not kind.is_variadic:
-        split = split_cell(kind.cell, slots, tuple(output in inner for output in outputs))
+        slots = tuple(
+            Slot.SHARED if bound != ROW else Slot.LATE if slot in loop.late_slots else Slot.EARLY
+            for slot, bound in enumerate(kind.binding)
+        )
+        split = split_cell(kind.cell, slots, tuple(output in loop.inner_outputs for output in outputs))
     if split is None:
         rows = tuple(Operand(slot) for slot, bound in enumerate(kind.binding) if bound == ROW)
         whole = Part(tables.kind(kind.cell, kind.binding), "core", rows)

@@ -1,7 +1,6 @@
 """Maxima and minima of any number of floats, with a derivative: trees of one cell with two operands."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from jax.extend.core import primitives
 
 from jitbatch.ir.cell import Cell, intern_cell
 from jitbatch.record.values import ConstantRow, Op, Value, new_value
+from jitbatch.util.caches import memoised
 
 
 def has_extremes(dtype: Any) -> bool:
@@ -43,7 +43,7 @@ def reduce_pairs(terms: Sequence[Any], reduction: Any, op: Op, made: list[Op]) -
     return level[0][0]
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def _extreme_cell(largest: bool, shape: tuple[int, ...], dtype: Any) -> Cell:
     pick, before = (lax.max, lax.gt) if largest else (lax.min, lax.lt)
     exact = jnp.promote_types(dtype, np.float32)

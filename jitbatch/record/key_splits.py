@@ -6,7 +6,6 @@ numbers of children have one type.
 """
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from jax.extend.core import primitives
 
 from jitbatch.record.values import Op, Value, root
 from jitbatch.util import compat
+from jitbatch.util.caches import memoised
 
 
 class Split(NamedTuple):
@@ -39,7 +39,7 @@ def split_of(value: Value) -> Split | None:
     return Split(key, is_unwrapped)
 
 
-@lru_cache(maxsize=64)
+@memoised(64)
 def folds(dtype: str, settings: Any) -> bool:
     """Whether rows of splits are folds, for keys of a dtype under the current JAX settings. It depends on the
     generator, and on `jax_threefry_partitionable`."""

@@ -17,11 +17,13 @@ import numpy as np
 from jitbatch.record.recorder import Recorder
 from jitbatch.util import compat
 from jitbatch.util.array_leaves import described, is_array
+from jitbatch.util.caches import at_clearing
 from jitbatch.util.errors import QuestionError
 
 _places: dict[tuple[int, int], tuple[CodeType, str]] = {}
 """For the `id` of a code object and an instruction: the code object, which is kept alive, and the digest of the
 place."""
+at_clearing(_places.clear)
 
 
 class Question:

@@ -16,7 +16,6 @@ separately. The rows of a stack that is converted before its reduction are conve
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +29,7 @@ from jitbatch.record.running_totals import apart
 from jitbatch.record.terms import mark_turns
 from jitbatch.record.values import NODE, SOURCES, ConstantRow, Op, Value, new_value, root, within_body
 from jitbatch.util import compat, passes
+from jitbatch.util.caches import memoised
 from jitbatch.util.sites import is_call, loop_depth
 
 
@@ -449,7 +449,7 @@ def _step(equation: Any, inputs: Sequence[Any], op: Op, shape: tuple[int, ...] |
     return step
 
 
-@lru_cache(maxsize=256)
+@memoised(256)
 def _conversion(aval: Any, dtype: Any) -> Any:
     """The equation that converts values of an aval to a dtype."""
     given = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)

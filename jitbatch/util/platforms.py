@@ -6,9 +6,11 @@ from typing import Any
 import jax
 
 from jitbatch.util import compat
+from jitbatch.util.caches import at_clearing
 
 _arrays: set[type] = set()
 """JAX's classes of concrete arrays. Calling JAX's check for each leaf takes longer."""
+at_clearing(_arrays.clear)
 
 
 def platform_of(leaves: Iterable[Any]) -> str:

@@ -13,7 +13,8 @@ from zoo import assert_same, gradients, stack
 from jitbatch import jitbatch
 from jitbatch.batch.analysis import analyse
 from jitbatch.batch.retype import REMEMBERED, typed
-from jitbatch.batch.types import Profile, types_of
+from jitbatch.batch.types import Profile, find_types, types_of
+from jitbatch.ir.cell import Cell
 
 H = 2
 rng = np.random.default_rng(0)
@@ -142,6 +143,31 @@ def test_types_do_not_depend_on_the_order_of_samples() -> None:
         there = types_of(Profile().union(graphs), graphs, split)
         back = types_of(Profile().union(graphs[::-1]), graphs[::-1], split)
         assert there is back  # decided once
+
+
+def test_many_types_are_decided_without_comparing_each_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raised(power: int) -> Any:
+        return jitbatch(lambda p, x: jax.lax.integer_pow(x, power))
+
+    cells = [raised(2 + number) for number in range(80)]
+    compared = 0
+    is_equal = Cell.__eq__
+
+    def counted(cell: Cell, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return is_equal(cell, other)
+
+    def comparisons(size: int) -> int:
+        nonlocal compared
+        graphs = graphs_of(lambda p, x: sum(cell(p, x) for cell in cells[:size]), [np.ones(H, np.float32)])
+        compared = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Cell, "__eq__", counted)
+            find_types(Profile().union(graphs), graphs, True)
+        return compared
+
+    assert comparisons(80) <= 3 * comparisons(40)
 
 
 def test_a_profile_grows_by_what_is_new() -> None:

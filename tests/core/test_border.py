@@ -94,7 +94,16 @@ def test_inputs_that_are_none(samples: Any) -> None:
 
 def test_arrays_that_the_core_does_not_read_are_left_to_python() -> None:
     wide = np.zeros((4, 4), np.float32)
-    for leaf in (1.0, np.float32(1), np.zeros(3, int), wide[:, 0], np.zeros(3, ">f4"), "text", None, np.zeros(3, "M8[s]")):
+    for leaf in (
+        1.0,
+        np.float32(1),
+        np.zeros(3, int),
+        wide[:, 0],
+        np.zeros(3, ">f4"),
+        "text",
+        None,
+        np.zeros(3, "M8[s]"),
+    ):
         inputs = table().inputs([[(0, [np.zeros(1, np.float32), leaf])]], [("f", 4, 4)])
         assert inputs.unread == [0], leaf
         with pytest.raises(ValueError, match="were not put"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import jitbatch
 from jitbatch import CacheInfo, clear_caches
 from jitbatch.util import compat, sites
 from jitbatch.util.caches import Cache, _registry, memoised
@@ -167,3 +171,87 @@ def test_what_is_known_of_code_is_cleared() -> None:
     assert [fun.cache_info().currsize for fun in functions] == [0, 0, 0, 0]
     assert not sites._code_kinds
     assert not sites._operators
+
+
+# --- No cache outside of the registry
+
+PACKAGE = Path(jitbatch.__file__).parent
+NO_CACHES = {
+    "schedule/policies.py": {"POLICIES"},  # what is registered stays
+    "plan/compiles.py": {"_watches"},  # of the blocks that run now
+    "util/caches.py": {"_at_clearing"},  # the registry itself
+}
+CONTAINERS = {"dict", "list", "set", "OrderedDict", "defaultdict", "Counter", "deque"}
+"""What makes a container. Weak ones are left out: their entries go with the objects that they are about."""
+ADDING = {"add", "append", "appendleft", "extend", "insert", "setdefault", "update"}
+
+
+def called(node: ast.expr | None) -> str:
+    """The last name of what a call calls."""
+    fun = node.func if isinstance(node, ast.Call) else None
+    return fun.attr if isinstance(fun, ast.Attribute) else fun.id if isinstance(fun, ast.Name) else ""
+
+
+def containers(tree: ast.Module) -> Iterator[str]:
+    """The names of the containers at the top of a module."""
+    for node in (node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)):
+        if isinstance(node.value, ast.Dict | ast.List | ast.Set) or called(node.value) in CONTAINERS:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def grown(tree: ast.Module) -> Iterator[str]:
+    """The names that functions of a module add entries to."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    for node in (node for function in functions for node in ast.walk(function)):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            yield node.value.id
+        if isinstance(node, ast.Attribute) and node.attr in ADDING and isinstance(node.value, ast.Name):
+            yield node.value.id
+
+
+def unregistered(source: str, no_caches: set[str]) -> list[str]:
+    """The caches in a module's source that `clear_caches()` does not empty."""
+    tree = ast.parse(source)
+    cleared = {
+        argument.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) == "at_clearing"
+        for argument in node.args
+        if isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name)
+    }
+    found = sorted((set(containers(tree)) & set(grown(tree))) - cleared - no_caches)
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "functools":
+            names = [node.attr]
+        found += [name for name in names if name in ("lru_cache", "cache")]
+    return found
+
+
+def test_no_module_has_a_cache_outside_of_the_registry() -> None:
+    """Use `Cache`, `memoised` or `at_clearing` of jitbatch/util/caches.py instead."""
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    found = {
+        name: unregistered(path.read_text(encoding="utf-8"), NO_CACHES.get(name, set())) for name, path in paths.items()
+    }
+    assert {name: caches for name, caches in found.items() if caches} == {"util/caches.py": ["lru_cache"]}
+
+
+def test_caches_outside_of_the_registry_are_found() -> None:
+    source = """
+import functools
+from functools import lru_cache
+_seen: dict[int, int] = {}
+_names = set()
+_cleared = {}
+at_clearing(_cleared.clear)
+CONSTANT = {1: 2}
+@functools.cache
+def double(x):
+    _names.add(x)
+    _seen[x] = _cleared[x] = CONSTANT[1] * x
+    own = {}
+    own[x] = x
+"""
+    assert unregistered(source, {"_names"}) == ["_seen", "lru_cache", "cache"]

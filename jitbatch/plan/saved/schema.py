@@ -1,6 +1,5 @@
 """Dataclasses as JSON, checked by their type hints: all fields are present, have their types, and are in range."""
 
-import functools
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from jitbatch.ir.tables import Kind
 from jitbatch.plan.saved.trees import Trees
 from jitbatch.plan.saved.values import damaged
+from jitbatch.util.caches import memoised
 
 MAX_SIZE = 2**26
 """The largest number in a file. Sizes of rows, rounds and so on determine the allocated memory."""
@@ -83,7 +83,7 @@ def from_data(hint: Any, data: Any, where: str = "it") -> Any:
     return hint(*_items(tuple(named.values()), data, where)) if named else tuple(_items(arguments, data, where))
 
 
-@functools.cache
+@memoised(64)
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
