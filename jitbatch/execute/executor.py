@@ -163,3 +163,8 @@ class Executor:
     splits_cells: bool = False
     has_room: bool = False
     runs_effects: bool = True
+
+    @property
+    def records_samples(self) -> bool:
+        """Whether samples are recorded as graphs, which are lowered together."""
+        return self.lower is not None

@@ -10,7 +10,7 @@ import jax
 from jitbatch.ir.cell import Identity
 from jitbatch.methods.batched import Batched, find_plan
 from jitbatch.plan.eager import on_grid
-from jitbatch.plan.planner import Call
+from jitbatch.plan.recorded import Call
 from jitbatch.record.call_forms import CallForms
 from jitbatch.record.decisions import Decisions, Realised
 from jitbatch.record.rows import ClosesOverTracer

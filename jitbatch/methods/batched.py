@@ -22,8 +22,10 @@ from jitbatch.plan.constant_inputs import with_constant_inputs
 from jitbatch.plan.differentiable import check_names, names_of
 from jitbatch.plan.make import Options
 from jitbatch.plan.plan import Plan
-from jitbatch.plan.planner import Call, Planner
+from jitbatch.plan.planner import Planner
 from jitbatch.plan.prefetch import Ahead, on_device, plans_of
+from jitbatch.plan.recorded import Call
+from jitbatch.plan.request import PlanRequest
 from jitbatch.plan.run import execute, results_of
 from jitbatch.record.arguments import each_call, shared_arguments
 from jitbatch.record.call_arguments import weakly
@@ -209,7 +211,7 @@ class Batched(Decorated, Generic[P, R]):
         Plan(2 samples: 4 nodes, 4 distinct, 2 levels, 2 types -> 2 steps (at least 2), width 2.0, 0% padding, fused)
         """
         names = names_of(differentiable)
-        plan = self._planner.plan(self._call(args, kwargs), like, shards, differentiable=names)
+        plan = self._planner.plan(self._call(args, kwargs), PlanRequest(like, shards, differentiable=names))
         check_names(plan.graphs, names, plan.static.call)
         return plan
 
@@ -346,7 +348,7 @@ class Batched(Decorated, Generic[P, R]):
         call = self._call(args, kwargs)
         arguments, shared = call.arguments, call.shared
         shared.check_data(arguments)
-        plan = self._planner.plan(call)
+        plan = self._planner.plan(call, PlanRequest())
 
         def batched(leaves: Sequence[Any]) -> list[Any]:
             return results_of(plan, execute(plan, leaves))
@@ -406,7 +408,7 @@ class Batched(Decorated, Generic[P, R]):
         return Server(arguments, self._runner(arguments, arguments.shared(shared, named), limits), limits)
 
     def _runner(self, arguments: ServedArguments, shared: Shared, limits: Limits) -> Runner:
-        return WholeBatches(self._planner, arguments, shared, limits.most)
+        return WholeBatches(self._planner.for_serving(), arguments, shared, limits.most)
 
     @unshadowed
     def cache_info(self) -> dict[str, CacheInfo]:
@@ -421,7 +423,7 @@ class Batched(Decorated, Generic[P, R]):
         >>> double.cache_info()["structures"]
         CacheInfo(hits=2, misses=1, maxsize=16384, currsize=1)
         """
-        return self._planner.cache_info()
+        return self._planner.contexts.cache_info()
 
     # Helpers
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.plan.planner import Call
+from jitbatch.plan.recorded import Call
 from jitbatch.record.arguments import Arguments, Part, are_shared, take_apart
 from jitbatch.record.shared_arguments import SharedArguments, shared_difference
 from jitbatch.util import compat

@@ -8,8 +8,9 @@ import numpy as np
 
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.plan import Plan
-from jitbatch.plan.planner import Planner, Recorded
+from jitbatch.plan.recorded import Recorded
 from jitbatch.plan.rooms import Room, Rooms
+from jitbatch.plan.serving import ServingPlanner
 
 
 class Programs:
@@ -20,11 +21,11 @@ class Programs:
     cell type that no program has: then a program grows, which compiles.
 
     Args:
-        planner: plans batches with `out="rows"`.
+        planner: plans the batches.
         most: the largest number of samples of a batch.
     """
 
-    def __init__(self, planner: Planner, most: int):
+    def __init__(self, planner: ServingPlanner, most: int):
         self._planner = planner
         self.counts = counts_up_to(most)
         self._rooms: dict[int, Rooms] = {}

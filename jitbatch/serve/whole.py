@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jitbatch.plan.plan import Plan
-from jitbatch.plan.planner import Planner
 from jitbatch.plan.run import execute
+from jitbatch.plan.serving import ServingPlanner
 from jitbatch.serve.arguments import Given, ServedArguments, Shared
 from jitbatch.serve.programs import Programs
 from jitbatch.serve.requests import Answer, Request
@@ -24,20 +24,20 @@ class WholeBatches:
     gets its own exception.
 
     Args:
-        planner: the planner of the function.
+        planner: plans the batches.
         arguments: the signature of the function.
         shared: the shared arguments.
         most: the largest number of samples of a batch.
     """
 
-    def __init__(self, planner: Planner, arguments: ServedArguments, shared: Shared, most: int):
-        if planner.options.executor == "per_sample":
+    def __init__(self, planner: ServingPlanner, arguments: ServedArguments, shared: Shared, most: int):
+        if not planner.batches:
             raise ArgumentError(
                 f"{arguments.name} has executor='per_sample', which batches nothing: serve it with another executor"
             )
         self.shared = shared
         self.batches = self.retried = 0
-        self._planner = planner.for_serving()
+        self._planner = planner
         self._arguments = arguments
         self._programs = Programs(self._planner, most)
         self._groups: deque[list[Request]] = deque()

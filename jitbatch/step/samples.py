@@ -13,6 +13,8 @@ from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.compiles import trial
 from jitbatch.plan.differentiable import Names
 from jitbatch.plan.plan import Plan
+from jitbatch.plan.recorded import Call
+from jitbatch.plan.request import PlanRequest
 from jitbatch.plan.rooms import Room, Rooms
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.shared_arguments import SharedArguments
@@ -66,11 +68,10 @@ class Use:
             is_alone: take the sizes of these samples alone, instead of a room of this use.
             shards: the number of shards, or None.
         """
-        arguments = [samples[place] for place in self.places]
-        rooms = None if is_alone else self._rooms_for
-        return self.function._planner.plan_use(
-            self.arguments, self.shared, arguments, rooms, shards, differentiable=self.differentiable
-        )
+        call = self._call(samples)
+        rooms = None if is_alone else self._rooms_for(len(call.samples) // (shards or 1))
+        request = PlanRequest(shards=shards, rooms=rooms, differentiable=self.differentiable)
+        return self.function._planner.plan(call, request)
 
     def plan_like(
         self, samples: Mapping[Place, Any], like: Plan | Capacity | None, shards: int, has_headroom: bool
@@ -86,16 +87,18 @@ class Use:
         Returns:
             The plan, and whether it is for the program of the plan `like`.
         """
-        rooms = Rooms(True, () if like is None else [Room(like, sys.maxsize)])
-        arguments = [samples[place] for place in self.places]
-        make_rooms = (lambda _: rooms) if has_headroom else None
-        plan = self.function._planner.plan_use(self.arguments, self.shared, arguments, make_rooms, shards, like)
+        rooms = Rooms(True, () if like is None else [Room(like, sys.maxsize)]) if has_headroom else None
+        plan = self.function._planner.plan(self._call(samples), PlanRequest(like, shards, rooms))
         return plan, isinstance(like, Plan) and plan.static is like.static
 
     def settle(self, count: int, plan: Plan) -> None:
         """Replaces the rooms for a number of samples by the room that the processes have agreed on."""
         nodes = sum(room for _, room in plan.static.capacity.nodes)
         self._rooms_for(count).settle(Room(replace(plan, graphs=()), nodes))
+
+    def _call(self, samples: Mapping[Place, Any]) -> Call:
+        """Returns the call with samples in place of their `Place`s."""
+        return Call(self.arguments, self.shared).with_mapped([samples[place] for place in self.places])
 
     def _rooms_for(self, count: int) -> Rooms:
         rooms = self.rooms.get(count)

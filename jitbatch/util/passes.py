@@ -1,7 +1,7 @@
 """Optional passes, and checks between stages. No pass changes results; a test can switch each one off to show that.
 
 The switches are for tests and for finding bugs, not for users. Recordings with different passes have different cache
-keys (see `plan/planner`). The pass that merges equal calls has a public switch instead, `dedupe`.
+keys (see `plan/contexts`). The pass that merges equal calls has a public switch instead, `dedupe`.
 """
 
 from collections.abc import Callable, Hashable, Iterator

@@ -67,7 +67,7 @@ def test_a_plan_that_fits_makes_nothing_static(monkeypatch: pytest.MonkeyPatch) 
     fun = jitbatch(encode)
     first = fun.plan(W, [tree(rng, 2, 2), tree(rng, 3)])
     samples = [tree(rng, 3), tree(rng, 2, 2)]
-    monkeypatch.setattr("jitbatch.plan.planner.make_plan", lambda *_: pytest.fail("the plan is made anew"))
+    monkeypatch.setattr("jitbatch.plan.plannable.make_plan", lambda *_: pytest.fail("the plan is made anew"))
     plan = fun.plan(W, samples, like=first)
     assert plan.static is first.static
     assert_same(fun.batch(W, plan), jnp.stack([encode(W, one) for one in samples]))

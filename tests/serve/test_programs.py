@@ -10,7 +10,7 @@ import pytest
 from zoo import counted_compilations
 
 from jitbatch import jitbatch
-from jitbatch.plan.planner import Recorded
+from jitbatch.plan.recorded import Recorded
 from jitbatch.plan.run import execute
 from jitbatch.serve.programs import Programs, counts_up_to
 from jitbatch.serve.whole import results_of

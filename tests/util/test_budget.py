@@ -69,7 +69,7 @@ def test_what_a_function_remembers_is_bounded_by_bytes(monkeypatch: pytest.Monke
     wanted = [float(2 * len(sample)) for sample in samples]
     for _ in range(2):
         assert [fun.batch(2.0, [sample]).tolist()[0] for sample in samples] == wanted
-        budget = fun._planner._budget
+        budget = fun._planner.contexts.budget
         assert 30_000 < budget.used <= 60_000
     assert 2 < fun.cache_info()["structures"].currsize < 15
     clear_caches()
