@@ -38,10 +38,6 @@ help:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
-.venv/.docs: .venv/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	touch $@
-
 train: .venv/.train
 	$(BIN)/jitbatch train listops
 
@@ -71,7 +67,7 @@ lint: .venv/.dev
 bench: .venv/.bench
 	$(BIN)/python bench/run.py $(BENCH)
 
-docs: .venv/.docs
+docs: .venv/.dev
 	$(BIN)/python -m sphinx -W -b html docs docs/_build/html
 
 wheel:

@@ -1,5 +1,6 @@
 """The code in the README and in the documentation runs, page by page, each block after those before it."""
 
+import asyncio
 import importlib
 import inspect
 import os
@@ -7,9 +8,12 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import AsyncMock
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +23,7 @@ from test_imports import EDGES, STAGES
 
 import jitbatch
 from jitbatch import data, models
+from jitbatch.core import choice
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,7 +58,70 @@ def test_a_page_runs(page: Path) -> None:
 
 def test_the_example_of_the_readme_compiles_once() -> None:
     step = run(ROOT / "README.md")["step"]
-    assert step.cache_info()["programs"] == (1, 1, 1, 1)  # type: ignore[attr-defined]
+    assert step.cache_info()["programs"] == (1, 1, 1, 1)
+
+
+SERVING = ROOT / "docs" / "howto" / "serving.md"
+
+LANGUAGES = {"", "python", "py", "text", "{eval-rst}", "{toctree}", "{glossary}"}
+"""The languages of blocks. `py` is Python that needs a package that the tests do not install."""
+
+
+def test_every_block_of_python_is_run() -> None:
+    for page in PAGES:
+        if "_build" not in page.parts:
+            text = page.read_text(encoding="utf-8")
+            languages = set(re.findall(r"^ *```([^\n`]*)\n.*?^ *```$", text, re.MULTILINE | re.DOTALL))
+            assert languages <= LANGUAGES, f"{page.relative_to(ROOT)} has a block that no test runs"
+            assert "py" not in languages or page == SERVING
+
+
+class _Framework:
+    """Stands for `FastAPI` and `ray.serve`: like theirs, its decorators return what they are given."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def post(self, path: str) -> Callable[[Any], Any]:
+        return lambda answer: answer
+
+    def deployment(self, **options: Any) -> Callable[[Any], Any]:
+        return lambda replica: replica
+
+
+class _HTTPException(Exception):
+    def __init__(self, status: int, headers: Any = None) -> None:
+        super().__init__(status)
+
+
+def test_a_model_is_served_behind_fastapi_and_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    fastapi = SimpleNamespace(FastAPI=_Framework, HTTPException=_HTTPException)
+    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(serve=_Framework()))
+    names = run(SERVING, "py", run(SERVING))
+    params, score = names["params"], names["score"]
+    tree = (0.5, (0.25, 1.0))
+
+    async def behind_fastapi() -> list[Any]:
+        async with names["lifespan"](names["app"]):
+            answers = [await names["answer"]([0.5, [0.25, 1.0]])]
+        for error in (jitbatch.Overloaded(), TimeoutError()):
+            names["server"] = AsyncMock(side_effect=error)
+            with pytest.raises(_HTTPException) as raised:
+                await names["answer"]([0.5])
+            answers.append(raised.value.args[0])
+        return answers
+
+    answer, *refused = asyncio.run(behind_fastapi())
+    assert answer == {"score": pytest.approx(float(score(params, tree)["score"]))}
+    assert refused == [503, 504]
+
+    replica = names["Score"](params)
+    names["load"] = lambda checkpoint: {"w": jnp.float32(checkpoint)}
+    replica.reconfigure({"checkpoint": 2.0})
+    answer = asyncio.run(replica(tree))
+    assert float(answer["score"]) == pytest.approx(float(score({"w": 2.0}, tree)["score"]))
+    replica.server.close()
 
 
 REFERENCE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -114,7 +182,8 @@ def test_every_public_member_of_a_class_is_in_the_reference(name: str) -> None:
             if re.search(rf"^ *[\w, ]*\b{member}\b[\w, ]*:", described, re.MULTILINE):
                 continue
             is_field = isinstance(value, type(Field.field))  # Python describes it: "Alias for field number 0"
-            assert inspect.getdoc(value) and not is_field, f"nothing says what {name}.{member} is"
+            assert not is_field, f"nothing says what {name}.{member} is"
+            assert inspect.getdoc(value), f"nothing says what {name}.{member} is"
             is_shown = ":members:" in options and (base is found or ":inherited-members:" in options)
             assert is_shown, f"docs/api.md does not show {name}.{member}"
 
@@ -143,10 +212,29 @@ def test_the_version_is_that_of_the_changelog_and_the_citation() -> None:
     assert f"\nversion: {jitbatch.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
+def test_the_readme_of_a_package_index_has_no_link_into_the_repository() -> None:
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"!\[.*\]\(docs/", readme)
+    for rule in hooks["fancy-pypi-readme"]["substitutions"]:
+        readme = re.sub(rule["pattern"], rule["replacement"], readme)
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", readme) == []
+    assert "quickstart" in readme
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#:\s]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_the_pages_build_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="sphinx is not installed")
+    pytest.importorskip("furo", reason="furo is not installed")
+    pytest.importorskip("myst_nb", reason="myst-nb is not installed")
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "dummy", ROOT / "docs", tmp_path]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
 
 
 DEVELOPERS = ("design", "contributing", "compiler", "decisions", "glossary")
@@ -206,7 +294,7 @@ def test_names_of_code_on_a_page_exist(page: str) -> None:
 
 def test_the_files_to_read_are_the_way_of_a_tree() -> None:
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    path = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \|", text, flags=re.MULTILINE)
+    path = re.findall(r"^\| \d+ \| \[`([\w/]+\.py)`\]", text, flags=re.MULTILINE)
     assert len(path) == len(set(path)) <= 25
     stages = [STAGES.index(file.partition("/")[0]) for file in path]
     assert stages == sorted(stages)
@@ -241,3 +329,35 @@ def test_the_files_to_read_are_the_way_of_a_tree() -> None:
     package = Path(jitbatch.__file__).parent
     missed = [file for file in path if str(package / file) not in visited]
     assert missed == []
+
+
+@pytest.mark.skipif(choice.native is None, reason="the compiled core, which knows samples, was not built")
+def test_the_files_of_a_known_batch_are_its_way() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    path = re.findall(r"^\| \[`([\w/]+\.py)`\]", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| \[`[\w/]+\.py`\]\S+ \| `([\w.]+)`", text, flags=re.MULTILINE)
+    assert len(path) == len(rows) >= 9
+
+    @jitbatch.jitbatch
+    def score(params: jax.Array, tree: Any) -> jax.Array:
+        return sum(score(params, t) for t in tree) if isinstance(tree, tuple) else params * tree
+
+    params, trees = jnp.ones(()), [((1, 2), 3), (4, 5)]
+    visited: dict[tuple[str, str], None] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            visited.setdefault((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    before = sys.getprofile()
+    with choice.using("native"):
+        score.plan(params, trees)
+        score.plan(params, trees)
+        sys.setprofile(note)
+        try:
+            score.plan(params, trees)
+        finally:
+            sys.setprofile(before)
+    package = Path(jitbatch.__file__).parent
+    way = [(str(package / file), name) for file, name in zip(path, rows, strict=True)]
+    assert [place for place in visited if place in way] == way
