@@ -1,137 +1,243 @@
-"""Advice: the reasons why calls of one function have several types, and remedies.
+"""Advice: what to change, and what it would save. Without a predicted saving there is no advice.
 
-Two cells from the same place in the user's code may have different types. This module compares their operations, one
-by one, and reports the first difference as the reason.
+A reason for several types of one function becomes advice if one type would save enough steps, time or compilation.
+What is right as it is, such as a type for each layer, becomes a note.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from jitbatch.execute.memory import Memory
+from jitbatch.inspect.differences import Difference, compared, families
+from jitbatch.inspect.gain import Predicted
 from jitbatch.inspect.report import Advice, CellReport
-from jitbatch.inspect.verdict import is_narrow
-from jitbatch.ir.cell import array_key, param_key
-from jitbatch.ir.sources import Operand, Operation
-from jitbatch.ir.tables import ROW, SharedArray, SharedLeaf
-from jitbatch.record.shared_arguments import shared_names
+from jitbatch.inspect.verdict import MOSTLY, are_narrow, narrow_cells
+from jitbatch.ir.tables import ROW
 from jitbatch.util import compat
 from jitbatch.util.malloc import remedy
+from jitbatch.util.readable import readable_count, readable_seconds
 
 if TYPE_CHECKING:
     from jitbatch.inspect.explain import Group
+
+WORTH = 0.1
+"""The least fraction of the time of a batch that advice has to save."""
+
+COMPILE, SOME = 0.5, 4
+"""Advice that saves compilation alone has to save this many seconds, and be about at least `SOME` types."""
+
+MANY = 8
+"""The number of types from which on a type for each value in the data is too many: each new value compiles again. For a
+type for each set of parameters, the number that is unlikely for layers of which each has many calls."""
 
 WASTE = 0.5
 """The fraction of padding above which a plan gets advice."""
 
 
-class Difference(NamedTuple):
-    """The difference between two cells.
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """A plan, as advice sees it.
 
     Attributes:
-        where: the file and line.
-        what: a description, with a placeholder for the sides.
-        sides: the two different values.
-        remedy: a way to make the cells equal.
+        groups: the cell types, without those that this batch does not call.
+        cells: their reports.
+        types: the running types of the parts of each group, by its kinds and the part's name (a whole cell's is `""`).
+        type_of: the type of each part, by the indices of its cell and part in the reports.
+        predicted: the predicted times.
+        static: the static part of the plan.
+        samples: the number of samples.
+        memory: the predicted memory.
+        steps: the number of steps of the batch.
+        steps_by: the number of steps under other policies.
     """
 
-    where: str
-    what: str
-    sides: tuple[str, str]
-    remedy: str
+    groups: "Sequence[Group]"
+    cells: Sequence[CellReport]
+    types: Mapping[tuple[int, ...], Mapping[str, int]]
+    type_of: Mapping[tuple[int, int], int]
+    predicted: Predicted
+    static: Any
+    samples: int
+    memory: Memory
+    steps: int
+    steps_by: Mapping[str, int]
 
 
-def advise(
-    groups: "Sequence[Group]", cells: Sequence[CellReport], static: Any, samples: int, memory: Memory
-) -> Iterator[Advice]:
-    """Yields the advice for a plan: effects, types of one function, random keys, narrow steps, padding, memory."""
+class Variants(NamedTuple):
+    """Types of one function with one kind of difference.
+
+    Attributes:
+        function: the function.
+        difference: the difference between two of them.
+        sides: all values that differ.
+        sets: the types that would be one without the difference, in sets.
+    """
+
+    function: str
+    difference: Difference
+    sides: "list[str]"
+    sets: "list[list[Group]]"
+
+    @property
+    def types(self) -> int:
+        """The number of types."""
+        return sum(map(len, self.sets))
+
+
+def advise(plan: Explained) -> tuple[tuple[Advice, ...], tuple[Advice, ...]]:
+    """Returns the advice for a plan, that with the largest saving first, and the notes. A line has one advice."""
+    advice, notes = [*_of_plan(plan)], []
+    told: set[str] = set()
+    for (_, where), clusters in families(plan.groups).items():
+        for variants in _variants(clusters, plan.static):
+            found = _of_variants(variants, plan)
+            if found is not None:
+                told.add(where)
+                advice.append(found)
+            elif variants.difference.cause == "parameters":
+                notes.append(_of_layers(variants))
+    if plan.static.owner._options.dedupe:
+        notes += [note for group in plan.groups for note in _of_keys(group, plan.cells)]
+    advice += _of_width(plan, told)
+    advice.sort(key=lambda one: -one.gain)
+    first_of_line = {one.where or one.text: one for one in reversed(advice)}
+    return tuple(one for one in advice if first_of_line[one.where or one.text] is one), tuple(notes)
+
+
+# The whole plan
+
+
+def _of_plan(plan: Explained) -> Iterator[Advice]:
+    """Yields advice about effects, the policy, padding and memory."""
+    static, predicted, costs = plan.static, plan.predicted, plan.predicted.costs
+    total = predicted.seconds or 1.0
     if static.reason == "cells have effects":
+        saved = plan.steps * (costs.step - costs.launch)
         yield Advice(
             "", "some cells have effects (jax.debug.print, a callback), so the plan runs step by step by the dispatch "
-            "executor: take them out of what is trained",
+            "executor: take them out of what is trained", _saves_time(saved), saved / total,
         )  # fmt: skip
-    present = [group for group in groups if group.calls != 0]
-    told: set[tuple[str, str]] = set()
-    for family, members in _families(present).items():
-        told.add(family)
-        yield from _of_family(members, static)
-    if static.owner._options.dedupe:
-        yield from (advice for group in present for advice in _of_keys(group, cells))
-    for cell in cells:
-        if (cell.name, cell.where) not in told:
-            yield from _of_width(cell, samples)
-    rows = sum(part.distinct for cell in cells for part in cell.parts)
-    padded = sum(part.distinct / (1 - part.padding) for cell in cells for part in cell.parts if part.padding < 1)
+    if plan.steps_by and static.owner._options.policy != "auto":
+        name, steps = min(plan.steps_by.items(), key=lambda entry: entry[1])
+        gain = (plan.steps - steps) * (costs.launch if predicted.in_one_program else costs.step) / total
+        if gain >= WORTH:
+            saves = _saves(plan.steps - steps, plan, 0.0)
+            yield Advice("", f"another policy needs fewer steps: use policy={name!r}", saves, gain)
+    rows = sum(step.count for step in predicted.executed.steps)
+    padded = sum(step.width for step in predicted.executed.steps)
     if padded > 256 and rows < (1 - WASTE) * padded:
+        wasted = sum(
+            (1 - step.count / step.width) * max(seconds - predicted.fixed(step.type), 0.0)
+            for step, seconds in zip(predicted.executed.steps, predicted.launch_seconds, strict=True)
+        )
+        if wasted >= WORTH * total:
+            yield Advice(
+                "", f"{100 * (1 - rows / padded):.0f}% of the computed rows are padding: the plan has room for more "
+                "(`like`), or steps are narrower than the smallest width that is compiled. Larger minibatches fill "
+                "them", _saves_time(wasted), wasted / total,
+            )  # fmt: skip
+    if static.program.sizes is not None and (what := remedy(plan.memory.training)) is not None:
         yield Advice(
-            "", f"{100 * (1 - rows / padded):.0f}% of the computed rows are padding: the plan has room for more "
-            "(`like`), or steps are narrower than the smallest width that is compiled. Larger minibatches fill them",
-        )  # fmt: skip
-    if static.program.sizes is not None and (what := remedy(memory.training)) is not None:
-        yield Advice(
-            "", f"a training step needs {memory.training / 1e6:.0f} MB, which the C library gives back to the system "
-            f"after every step: {what}",
+            "", f"a training step needs {plan.memory.training / 1e6:.0f} MB, which the C library gives back to the "
+            f"system after every step: {what}", "It would save up to a third of the time of a training step", 1 / 3,
         )  # fmt: skip
 
 
-def _families(groups: "Sequence[Group]") -> "dict[tuple[str, str], list[Group]]":
-    """Returns the functions (name and line) with several types, and these types."""
-    families: dict[tuple[str, str], list[Group]] = {}
+def _saves(steps: int, plan: Explained, compilation: float) -> str:
+    parts = []
+    if steps > 0:
+        parts.append(f"up to {readable_count(steps)} of {readable_count(plan.steps)} steps")
+    if compilation > 0:
+        parts.append(f"{readable_seconds(compilation)} of compilation")
+    return f"It would save {' and '.join(parts)}" if parts else ""
+
+
+def _saves_time(seconds: float) -> str:
+    return f"It would save about {readable_seconds(seconds)} of each batch"
+
+
+# Types of one function
+
+
+def _variants(clusters: "Sequence[Sequence[Group]]", static: Any) -> list[Variants]:
+    """Returns the types of a function by the kind of their difference."""
+    found: dict[tuple[str, str, str], Variants] = {}
+    for cluster in clusters:
+        sets: dict[tuple[tuple[str, str, str], int], list[Group]] = {}
+        for first, second, difference in compared(cluster, static):
+            key = (difference.where, difference.what, difference.remedy)
+            variants = found.setdefault(key, Variants(first.source.name, difference, [], []))
+            for side in difference.sides:
+                if side not in variants.sides:
+                    variants.sides.append(side)
+            if (key, id(first)) not in sets:
+                sets[key, id(first)] = [first]
+                variants.sets.append(sets[key, id(first)])
+            sets[key, id(first)].append(second)
+    return list(found.values())
+
+
+def _of_variants(variants: Variants, plan: Explained) -> Advice | None:
+    """Returns advice to make types of a function one type, if that saves enough, or None."""
+    predicted, (_, what, _, advised, cause) = plan.predicted, variants.difference
+    sets = [types for groups in variants.sets for types in _types_of_parts(groups, plan)]
+    if variants.types < MANY and not _may_pay(sets, plan):
+        return None
+    saving = predicted.merge(sets)
+    seconds = saving.seconds
+    if cause == "parameters":
+        seconds -= sum(map(predicted.copying, sets))
+    if cause == "branch":
+        seconds -= sum(map(predicted.computing_all, sets))
+    gain = 0.0 if cause == "loop" else seconds / (predicted.seconds or 1.0)
+    is_narrow = are_narrow([_main_part(group, plan) for groups in variants.sets for group in groups], plan.samples)
+    if cause == "loop" and is_narrow:  # decorated turns run in steps of their own: the steps become wider, not fewer
+        gain = sum(map(predicted.seconds_of, (t for types in sets for t in types))) / (predicted.seconds or 1.0) / 2
+    if gain < WORTH or (cause == "parameters" and not is_narrow and variants.types < MANY):
+        gain = 0.0
+    grows = cause in ("value", "loop") and variants.types >= MANY
+    compiles = grows or (cause == "other" and variants.types >= SOME and saving.compile >= COMPILE)
+    if compiles:
+        gain = max(gain, saving.compile / (predicted.costs.program + sum(predicted.compile_seconds.values())))
+    if gain < WORTH:
+        return None
+    saved = _saves(0 if cause == "loop" else saving.steps, plan, saving.compile if compiles else 0.0)
+    if not saved:
+        calls = sum(group.calls or 0 for groups in variants.sets for group in groups)
+        saved = f"Then turns of {readable_count(calls)} calls share steps" if calls else "Then turns share steps"
+    if grows:
+        saved += ". As it is, new samples can add types, and then compile again"
+    would_do = "one" if len(variants.sets) == 1 else str(len(variants.sets))
+    text = (
+        f"`{variants.function}` has {variants.types} types where {would_do} would do: "
+        f"{what.format(_listed(variants.sides))}. {advised}"
+    )
+    return Advice(variants.difference.where, text, saved, gain, variants.types)
+
+
+def _types_of_parts(groups: "Sequence[Group]", plan: Explained) -> Iterator[list[int]]:
+    """Yields the types that would be one if some cell types were: those of their parts before, in and after a loop."""
+    by_part: dict[str, dict[int, None]] = {}
     for group in groups:
-        if not group.source.is_part:  # the cells of one call differ because they are its parts
-            families.setdefault((group.source.name, group.source.where), []).append(group)
-    families = {family: _alike(some) for family, some in families.items()}
-    return {family: some for family, some in families.items() if len(some) > 1 and not some[0].cell.is_variadic}
+        for name, type_id in plan.types.get(group.kinds, {}).items():
+            by_part.setdefault(name or "core", {})[type_id] = None
+    yield from (list(types) for types in by_part.values() if len(types) > 1)
 
 
-def _alike(groups: "list[Group]") -> "list[Group]":
-    """Returns the groups without pieces: bare operations that share no operation with the others of their line."""
-    names = [set(_operation_names(group)) for group in groups]
-    return [
-        group
-        for at, group in enumerate(groups)
-        if not group.source.is_bare or any(names[at] & other for i, other in enumerate(names) if i != at)
-    ]
+def _may_pay(sets: Sequence[Sequence[int]], plan: Explained) -> bool:
+    """Returns whether advice can save enough, by a bound that takes no search."""
+    predicted = plan.predicted
+    types = {type_id for some in sets for type_id in some}
+    fixed = sum(predicted.executed.least_steps[type_id] * predicted.fixed(type_id) for type_id in types)
+    return fixed >= WORTH * predicted.seconds or sum(predicted.compile_seconds.get(t, 0.0) for t in types) >= COMPILE
 
 
-def differences(groups: "Sequence[Group]", static: Any) -> dict[tuple[int, ...], str]:
-    """Returns, by the kinds of a type, its difference from the other types of its function."""
-    told: dict[tuple[int, ...], list[str]] = {}
-    for members in _families([group for group in groups if group.calls != 0]).values():
-        for first, second, (_, what, sides, _) in _compared(members, static):
-            for group, side in ((first, sides[0]), (second, sides[1])):
-                of_group = told.setdefault(group.kinds, [])
-                if (text := what.format(side)) not in of_group:
-                    of_group.append(text)
-    return {kinds: "; ".join(texts[:2]) for kinds, texts in told.items()}
-
-
-def _compared(members: "Sequence[Group]", static: Any) -> "Iterator[tuple[Group, Group, Difference]]":
-    """Yields pairs of types of one function and their difference. Each type but the first is second in one pair."""
-    members = sorted(members, key=lambda group: -(group.calls or 0))
-    first = members[0]
-    alike: dict[tuple[str, ...], Group] = {_operation_names(first): first}
-    for other in members[1:]:
-        # Compare types with the same operations first: their difference says more than the fact that operations differ.
-        nearest = alike.setdefault(_operation_names(other), other)
-        base = first if nearest is other else nearest
-        yield base, other, find_difference(base, other, static)
-
-
-def _of_family(members: "Sequence[Group]", static: Any) -> Iterator[Advice]:
-    """Yields each reason why a function has several types once, with all values that differ."""
-    name = members[0].source.name
-    met: dict[tuple[str, str, str], list[str]] = {}
-    for _, _, found in _compared(members, static):
-        met.setdefault((found.where, found.what, found.remedy), [found.sides[0]]).append(found.sides[1])
-    for (where, what, advised), sides in met.items():
-        text = what.format(_listed(list(dict.fromkeys(sides))))
-        yield Advice(where, f"`{name}` has {len(members)} types instead of one: {text}. {advised}")
-
-
-def _operation_names(group: "Group") -> tuple[str, ...]:
-    return tuple(operation.name for operation in group.source.operations)
+def _main_part(group: "Group", plan: Explained) -> Any:
+    types = plan.types.get(group.kinds, {})
+    main = types.get("", types.get("core"))
+    cell, part = next((at for at, type_id in plan.type_of.items() if type_id == main), (None, None))
+    return None if cell is None or part is None else plan.cells[cell].parts[part]
 
 
 def _listed(sides: Sequence[str]) -> str:
@@ -140,159 +246,19 @@ def _listed(sides: Sequence[str]) -> str:
     return " and ".join([*([", ".join(sides[:-1])] if sides[:-1] else []), sides[-1]])
 
 
-def find_difference(first: "Group", second: "Group", static: Any) -> Difference:
-    """Returns the first difference between two cells of one function."""
-    where = first.source.where
-    stacked = _of_stacks(first.source.operations, second.source.operations)
-    if stacked is not None:
-        return stacked
-    for mine, theirs in zip(first.source.operations, second.source.operations, strict=False):
-        found = _of_operations(mine, theirs)
-        if found is not None:
-            return found
-    lengths = len(first.source.operations), len(second.source.operations)
-    if lengths[0] != lengths[1]:
-        return Difference(
-            where, "it runs {} operations", (str(lengths[0]), str(lengths[1])),
-            "A loop or a branch of Python inside it differs from call to call: decorate what the loop repeats, so that "
-            "each turn is a call of its own",
-        )  # fmt: skip
-    for mine, theirs in zip(first.cell.cell.in_avals, second.cell.cell.in_avals, strict=False):
-        found = _of_operands(where, "an argument", Operand(mine), Operand(theirs))
-        if found is not None:
-            return found
-    return _of_bindings(first, second, static)
+# Notes
 
 
-def _of_stacks(first: Sequence[Operation], second: Sequence[Operation]) -> Difference | None:
-    """Returns the first difference in the number of values of a stack, or None. Stacks of a softmax are named so."""
-    stacks = [[operation for operation in some if operation.name == "stack"] for some in (first, second)]
-    for mine, theirs in zip(*stacks, strict=False):
-        if len(mine.operands) != len(theirs.operands):
-            softmax = next(
-                (operation for operation in first if operation.name in ("exp", "softmax", "logsumexp")), None
-            )
-            return Difference(
-                mine.where if softmax is None else softmax.where,
-                f"{'a stack' if softmax is None else 'a softmax of a stack'} has {{}} values",
-                (str(len(mine.operands)), str(len(theirs.operands))), f"The number is part of its shape. {_SEGMENT}",
-            )  # fmt: skip
-    return None
-
-
-_SEGMENT = (
-    "`jitbatch.segment` (softmax, logsumexp, attend, weighted_sum, mean, max, sum) takes the list itself, and batches "
-    "lists of every length together"
-)
-
-
-def _of_operations(first: Operation, second: Operation) -> Difference | None:
-    if first.name == second.name and len(first.operands) != len(second.operands):
-        return Difference(
-            first.where, f"`{first.name}` gets {{}} values", (str(len(first.operands)), str(len(second.operands))),
-            "Sums, means, maxima and minima of a list are one type for every length, and so are softmax and attention "
-            "by `jitbatch.segment`; what else is done with a list is a type for each: decorate what is done with one "
-            "element",
-        )  # fmt: skip
-    if first.name != second.name:
-        return Difference(
-            first.where, "it runs {}", (f"`{first.name}`", f"`{second.name}`"),
-            "Python's control flow takes different ways (structure, shapes or Static values), and only calls that run "
-            "the same operations are batched: give each way a decorated function of its own, or use jnp.where",
-        )  # fmt: skip
-    for mine, theirs in zip(first.operands, second.operands, strict=True):
-        found = _of_operands(first.where, f"`{first.name}`", mine, theirs)
-        if found is not None:
-            return found
-    for key in first.params.keys() & second.params.keys():
-        if param_key(first.params[key]) != param_key(second.params[key]):
-            sides = _short(first.params[key]), _short(second.params[key])
-            if key == "index":
-                return Difference(
-                    first.where, "an index into a computed array is {}", sides,
-                    "An index that is a Python number is part of what is computed: use lax.dynamic_index_in_dim, or "
-                    "pass it as an argument",
-                )  # fmt: skip
-            return Difference(
-                first.where, f"`{first.name}` has {key}={{}}", sides,
-                "Options of an operation are part of what is computed: use the same ones, or give each a decorated "
-                "function of its own",
-            )  # fmt: skip
-    return None
-
-
-def _of_operands(where: str, what: str, first: Operand, second: Operand) -> Difference | None:
-    a, b = first.aval, second.aval
-    if a.dtype != b.dtype:
-        return Difference(
-            where, f"called with several dtypes, {what} has {{}}", (str(a.dtype), str(b.dtype)),
-            "Convert to one dtype before the call, with jnp.asarray(x, dtype)",
-        )  # fmt: skip
-    if a.shape != b.shape:
-        return Difference(
-            where, f"{what} has shapes {{}}", (str(list(a.shape)), str(list(b.shape))),
-            "Index rows one by one, so that each is a call of its own, or pad to one shape; softmax, attention and "
-            "means over rows of any number are in `jitbatch.segment`",
-        )  # fmt: skip
-    if a.weak_type != b.weak_type:
-        sides = ("a Python number" if a.weak_type else "an array"), ("a Python number" if b.weak_type else "an array")
-        return Difference(
-            where, f"called with {{}}, which promote differently in {what}", sides,
-            "Make it an array in all calls, with jnp.asarray(x, dtype)",
-        )  # fmt: skip
-    if first.constant is not None and second.constant is not None and not _equal(first.constant, second.constant):
-        if not a.shape:
-            return Difference(
-                where, f"a Python number in {what} is {{}}", (_short(first.constant), _short(second.constant)),
-                "A number that is given to a function is part of what is computed, unlike one that an operator "
-                "combines with a value (x * n): use an operator, or pass it as an argument of a decorated function",
-            )  # fmt: skip
-        return Difference(
-            where, f"a constant array {a.str_short()} in {what} differs from call to call", ("", ""),
-            "An array that is closed over is part of what is computed: pass it as an argument",
-        )  # fmt: skip
-    return None
-
-
-def _of_bindings(first: "Group", second: "Group", static: Any) -> Difference:
-    """Returns the difference between two types of one cell: the shared values that they are bound to."""
-    where, tables = first.source.where, static.tables
-    for mine, theirs in zip(first.cell.binding, second.cell.binding, strict=False):
-        if mine != theirs and ROW not in (mine, theirs):
-            entries = tables.shared[mine], tables.shared[theirs]
-            if all(isinstance(entry, SharedLeaf) for entry in entries):
-                names = shared_names(static.shared_key, static.call)
-                sides = names[entries[0].index], names[entries[1].index]
-                return Difference(
-                    where, "it is used with different parameters, {}", sides,
-                    "Each set of weights is a type of its own, which is right for layers. To batch them together, "
-                    "stack the weights and index them with an argument",
-                )  # fmt: skip
-            if all(isinstance(entry, SharedArray) for entry in entries):
-                return Difference(
-                    _line_of_constant(first, tables.classes[tables.shared_class[mine]].shape) or where,
-                    "a constant array that it closes over differs from call to call", ("", ""),
-                    "An array that is closed over is part of what is computed: pass it as an argument",
-                )  # fmt: skip
-            return Difference(
-                where, "it is used with different values that all samples share", ("", ""),
-                "Pass them as mapped arguments to batch its calls together",
-            )  # fmt: skip
-    return Difference(
-        where, "its calls compute different things", ("", ""),
-        "Only calls that run the same operations on equal shapes and dtypes are batched",
-    )  # fmt: skip
-
-
-def _line_of_constant(group: "Group", shape: tuple[int, ...]) -> str | None:
-    for operation in group.source.operations:
-        if any(operand.constant is not None and operand.aval.shape == shape for operand in operation.operands):
-            return operation.where
-    return None
+def _of_layers(variants: Variants) -> Advice:
+    return Advice(
+        variants.difference.where,
+        f"`{variants.function}` is used with {len(variants.sides)} sets of parameters ({_listed(variants.sides)}): a "
+        "type for each, as for layers of a network",
+    )
 
 
 def _of_keys(group: "Group", cells: Sequence[CellReport]) -> Iterator[Advice]:
-    """Yields advice for a cell whose calls all differ because each has its own random key."""
+    """Yields a note on a cell whose calls all differ because each has its own random key."""
     rows = zip(group.cell.cell.in_avals, group.cell.binding, strict=True)
     if not any(bound == ROW and compat.is_prng_key(aval.dtype) for aval, bound in rows):
         return
@@ -306,30 +272,36 @@ def _of_keys(group: "Group", cells: Sequence[CellReport]) -> Iterator[Advice]:
         )
 
 
-def _of_width(cell: CellReport, samples: int) -> Iterator[Advice]:
-    main = cell.main
-    if not is_narrow(main, samples):
+# Narrow steps
+
+
+def _of_width(plan: Explained, told: set[str]) -> Iterator[Advice]:
+    """Yields advice on a larger minibatch if much time is in narrow steps of functions without other advice."""
+    found = [ids for ids in narrow_cells(plan.cells, plan.samples) if plan.cells[ids[0]].where not in told]
+    narrow = {cell_id for ids in found for cell_id in ids}
+    fixed = sum(
+        plan.cells[cell_id].parts[part_id].steps * plan.predicted.fixed(type_id)
+        for (cell_id, part_id), type_id in plan.type_of.items()
+        if cell_id in narrow
+    )
+    gain = fixed / (plan.predicted.seconds or 1.0) / 2
+    if gain < WORTH and sum(plan.cells[cell_id].share for cell_id in narrow) <= MOSTLY:
         return
-    if main.steps > main.least_steps:
-        why = (
-            f"{main.least_steps} steps would do if its calls waited for no other type: another policy may find fewer "
-            "(the line `policy` below counts), and a larger minibatch makes every step wider"
-        )
-    else:
-        why = (
-            f"its calls wait for each other in a chain of {main.least_steps}, which no schedule can shorten. A larger "
-            "minibatch makes every step wider"
-        )
+    largest = max(found, key=lambda ids: sum(plan.cells[cell_id].share for cell_id in ids))
+    cells = [plan.cells[cell_id] for cell_id in largest]
     yield Advice(
-        cell.where,
-        f"`{cell.name}` runs {main.distinct} calls in {main.steps} steps, {main.mean_width:.1f} at a time: {why}",
+        cells[0].where,
+        f"`{cells[0].function}` {_why_narrow(cells)}. Use a larger minibatch: it makes every step wider",
+        f"Twice the samples would take about {100 * gain:.0f}% less time for each",
+        gain,
     )
 
 
-def _equal(first: Any, second: Any) -> bool:
-    return array_key(np.asarray(first)) == array_key(np.asarray(second))
-
-
-def _short(value: Any) -> str:
-    text = repr(np.asarray(value)[()].item()) if np.ndim(value) == 0 and hasattr(value, "dtype") else repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _why_narrow(cells: Sequence[CellReport]) -> str:
+    if len(cells) > 1:
+        return f"runs {len(cells)} calls, each of a type of its own: no two do the same computation"
+    main = cells[0].main
+    runs = f"runs {main.distinct} calls in {main.steps} steps, {main.mean_width:.1f} at a time"
+    if main.steps > main.least_steps:
+        return f"{runs}, because they wait for calls of other types ({main.least_steps} steps would do without these)"
+    return f"{runs}, because they wait for each other in a chain of {main.least_steps}, which no schedule can shorten"

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jitbatch.execute.registry import EXECUTORS
-from jitbatch.inspect import advice
+from jitbatch.inspect.advice import Explained, advise
+from jitbatch.inspect.differences import descriptions
 from jitbatch.inspect.executed import Executed, read_back
+from jitbatch.inspect.gain import Predicted
 from jitbatch.inspect.measure import StepTimes
 from jitbatch.inspect.report import CellReport, ColumnReport, NodeReport, PartReport, Report, StepReport, Times
 from jitbatch.ir.sources import Source
@@ -17,7 +19,6 @@ from jitbatch.ir.tables import Kind
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.static import PlanStatic
 from jitbatch.schedule.policies import POLICIES
-from jitbatch.tune.cost import known_costs
 from jitbatch.tune.flops import flops_of
 from jitbatch.util import compat
 from jitbatch.util.errors import PlanError
@@ -66,14 +67,27 @@ def explain_plan(
         return _explain_each(plan, times or Times())
     executed = read_back(plan)
     groups = find_groups(plan)
-    step_seconds = [_step_seconds(executed.kinds[step.type], step.width, seconds) for step in executed.steps]
-    compile_seconds = _compile_seconds(executed, EXECUTORS[static.executor].has_room, seconds)
-    differs = advice.differences(groups, static)
-    cells, part_of = _cells(groups, executed, step_seconds, compile_seconds, differs)
+    predicted = Predicted(executed, EXECUTORS[static.executor].has_room)
+    step_seconds = _step_seconds(predicted, seconds)
+    compile_seconds = _compile_seconds(predicted, seconds)
+    cells, part_of = _cells(groups, executed, step_seconds, compile_seconds, descriptions(groups, static))
     of_sample = [executed.of_sample(sample) for sample in range(len(executed.outputs))]
-    users = Counter(step for nodes in of_sample for step in set(executed.node_step[nodes].tolist()))
     drawn = _choose(of_sample)
-    summary, memory = plan.summary, plan.memory
+    steps_by = _steps_by(static, executed)
+    taken = max(executed.step_numbers, default=-1) + 1
+    explained = Explained(
+        groups=[group for group in groups if group.calls != 0],
+        cells=cells,
+        types=_types_of_parts(groups, executed),
+        type_of={at: type_id for type_id, at in part_of.items()},
+        predicted=predicted,
+        static=static,
+        samples=plan.summary.samples,
+        memory=plan.memory,
+        steps=taken,
+        steps_by=steps_by,
+    )
+    advice, notes = advise(explained)
     return _report(
         plan,
         operations=_operations(groups, plan),
@@ -82,25 +96,15 @@ def explain_plan(
         padded_rows=sum(step.width for step in executed.steps),
         cells=_numbered(cells),
         columns=tuple(ColumnReport(*column) for column in executed.columns),
-        step_list=tuple(
-            StepReport(
-                *part_of[step.type],
-                executed.step_numbers[step_id],
-                step.column,
-                step.count,
-                step.width,
-                users[step_id],
-                step_seconds[step_id],
-            )
-            for step_id, step in enumerate(executed.steps)
-        ),
+        step_list=_step_list(executed, of_sample, step_seconds, part_of),
         sample=drawn,
         sample_nodes=_drawing(executed, of_sample[drawn] if of_sample else [], part_of),
-        policy=_policy(static, executed),
+        policy=_policy(static, taken, steps_by),
         times=times or Times(),
         measured=seconds is not None,
-        memory=memory,
-        advice=tuple(advice.advise(groups, cells, static, summary.samples, memory)),
+        memory=plan.memory,
+        advice=advice,
+        notes=notes,
     )
 
 
@@ -203,6 +207,13 @@ def _cells(
     return tuple(cell for cell, _ in found), part_of
 
 
+def _types_of_parts(groups: Sequence[Group], executed: Executed) -> dict[tuple[int, ...], dict[str, int]]:
+    """Returns the running types of the parts of each group, by its kinds and the name of the part."""
+    running = {step.type for step in executed.steps}
+    type_of = {kind: type_id for type_id, kind in enumerate(executed.kinds) if type_id in running}
+    return {group.kinds: {name: type_of[kind] for name, kind in group.parts if kind in type_of} for group in groups}
+
+
 def _numbered(cells: Sequence[CellReport]) -> tuple[CellReport, ...]:
     """Appends numbers to the names of cells with equal names."""
     names = Counter(cell.name for cell in cells)
@@ -242,27 +253,27 @@ def _part(
     )
 
 
-def _compile_seconds(
-    executed: Executed, is_fused: bool, measured: Mapping[tuple[Kind, int], StepTimes] | None
-) -> dict[int, float]:
-    """Returns the compile time of each running type in all its widths, measured or estimated from its equations."""
-    costs = known_costs()
+def _compile_seconds(predicted: Predicted, measured: Mapping[tuple[Kind, int], StepTimes] | None) -> dict[int, float]:
+    """Returns the compile time of each running type in all its widths, measured or predicted."""
+    if measured is None:
+        return predicted.compile_seconds
+    executed = predicted.executed
     found: dict[int, float] = {}
     for type_id, width in {(step.type, step.width) for step in executed.steps}:
         kind = executed.kinds[type_id]
-        if measured is not None and (kind, width) in measured:
-            seconds = measured[kind, width].compile
-        else:
-            seconds = len(kind.cell.jaxpr.eqns) * costs.equation + (0 if is_fused else costs.program)
+        seconds = measured[kind, width].compile if (kind, width) in measured else predicted.price(type_id, 1)
         found[type_id] = found.get(type_id, 0.0) + seconds
     return found
 
 
-def _step_seconds(kind: Kind, width: int, seconds: Mapping[tuple[Kind, int], StepTimes] | None) -> float:
-    if seconds is not None and (kind, width) in seconds:
-        return seconds[kind, width].run
-    costs = known_costs()
-    return costs.launch + width * max(flops_of(kind.cell.jaxpr), 1) * costs.flop
+def _step_seconds(predicted: Predicted, measured: Mapping[tuple[Kind, int], StepTimes] | None) -> list[float]:
+    """Returns the time of each launch, measured or predicted."""
+    if measured is None:
+        return predicted.launch_seconds
+    return [
+        measured[key].run if (key := (predicted.executed.kinds[step.type], step.width)) in measured else seconds
+        for step, seconds in zip(predicted.executed.steps, predicted.launch_seconds, strict=True)
+    ]
 
 
 def _operations(groups: Sequence[Group], plan: Plan) -> int | None:
@@ -283,6 +294,21 @@ def _choose(of_sample: Sequence[Sequence[int]]) -> int:
     return int(np.argmin(sizes)) if sizes else 0
 
 
+def _step_list(
+    executed: Executed,
+    of_sample: Sequence[Sequence[int]],
+    step_seconds: Sequence[float],
+    part_of: Mapping[int, tuple[int, int]],
+) -> tuple[StepReport, ...]:
+    step_of = np.array(executed.step_numbers, np.int64)[executed.node_step]
+    users = Counter(number for nodes in of_sample for number in set(step_of[nodes].tolist()))
+    launches = zip(executed.steps, executed.step_numbers, step_seconds, strict=True)
+    return tuple(
+        StepReport(*part_of[step.type], number, step.column, step.count, step.width, users[number], seconds)
+        for step, number, seconds in launches
+    )
+
+
 def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[int, int]]) -> tuple[NodeReport, ...]:
     position_of = {node: position for position, node in enumerate(nodes)}
     return tuple(
@@ -295,12 +321,15 @@ def _drawing(executed: Executed, nodes: Sequence[int], part_of: dict[int, tuple[
     )
 
 
-def _policy(static: PlanStatic, executed: Executed) -> str:
-    """Returns the policy and the number of steps of this batch under others, counted as `Report.steps`."""
+def _steps_by(static: PlanStatic, executed: Executed) -> dict[str, int]:
+    """Returns the number of steps of this batch under other policies, counted as `Report.steps`."""
     asked = static.owner._options.policy
     only_loops = EXECUTORS[static.executor].splits_cells
-    steps = {name: executed.steps_by(POLICIES[name], only_loops) for name in ("depth", "agenda") if name != asked}
-    taken = max(executed.step_numbers, default=-1) + 1
+    return {name: executed.steps_by(POLICIES[name], only_loops) for name in ("depth", "agenda") if name != asked}
+
+
+def _policy(static: PlanStatic, taken: int, steps: Mapping[str, int]) -> str:
+    asked = static.owner._options.policy
     others = " and ".join(f"{count} with policy={name!r}" for name, count in steps.items())
     why = ""
     if asked == "auto" and min(steps.values()) < taken:

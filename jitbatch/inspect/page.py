@@ -14,7 +14,9 @@ from jitbatch.inspect.terminal import HEADINGS, facts, further_cells, rows_of, s
 from jitbatch.util.readable import readable_count, readable_place, readable_seconds, short_paths
 
 if TYPE_CHECKING:
-    from jitbatch.inspect.report import Report
+    from collections.abc import Sequence
+
+    from jitbatch.inspect.report import Advice, Report
 
 COLOURS = ("#4e79a7", "#e8833a", "#59a14f", "#d1495b", "#8e6bb0", "#2a9d9d", "#c49a1a", "#d37295", "#7f6a5c", "#6b8e9e")
 """The colours of lanes, in their order. They are distinct on light and dark backgrounds."""
@@ -24,6 +26,8 @@ CELLS, LANES = 12, 24
 most `LANES`."""
 
 MARKS = {"yes": "✓", "partly": "◐", "hardly": "✗"}
+
+NOTHING = "Nothing: no change that jitbatch knows of would save much."
 
 _TEMPLATE = "_page.html"
 
@@ -62,10 +66,11 @@ def table_html(report: "Report") -> str:
         lines.append(f"<tr>{texts}</tr>")
     return (
         f"<p><b>{escape(report.function)}</b> <code>{escape(readable_place(report.where))}</code></p>"
-        f"<p><b>{escape(report.verdict.headline)}</b> {escape(report.verdict.numbers)}</p>{_advice(report)}"
+        f"<p><b>{escape(report.verdict.headline)}</b> {escape(report.verdict.numbers)}</p>"
+        f"{_items(report, report.advice) or f'<p>{NOTHING}</p>'}"
         f'<div style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
-        f"<p>{escape(further_cells(report, shown))}</p>{_facts(report)}"
+        f"<p>{escape(further_cells(report, shown))}</p>{_notes(report)}{_facts(report)}"
     )
 
 
@@ -86,7 +91,8 @@ def page(report: "Report") -> str:
         "legend": _legend(report),
         "table": _table(report),
         "facts": _facts(report),
-        "advice": _advice(report) or "<p>Nothing: jitbatch has no advice for this batch.</p>",
+        "advice": _items(report, report.advice) or f"<p>{NOTHING}</p>",
+        "notes": _notes(report),
         "sample": str(report.sample),
         "clock": "measured" if report.measured else "estimated",
         "data": script_json(_data(report)),
@@ -199,15 +205,21 @@ def _facts(report: "Report") -> str:
     return f"<dl>{rows}</dl>"
 
 
-def _advice(report: "Report") -> str:
-    if not report.advice:
+def _notes(report: "Report") -> str:
+    return f"<h3>Good to know</h3>{_items(report, report.notes)}" if report.notes else ""
+
+
+def _items(report: "Report", some: "Sequence[Advice]") -> str:
+    """Returns advice or notes as a list, "" if there are none."""
+    if not some:
         return ""
-    places = short_paths([report.where, *(advice.where for advice in report.advice if advice.where)])
+    places = short_paths([report.where, *(advice.where for advice in some if advice.where)])
     items = ""
-    for advice in report.advice:
+    for advice in some:
         where = f"<small>{escape(places[advice.where])}</small>" if advice.where else ""
         code = f"<pre>{where}<code>{escape(advice.code)}</code></pre>" if where else ""
-        items += f"<li>{_marked(advice.text)}{code}</li>"
+        saves = f". <b>{escape(advice.saves)}</b>" if advice.saves else ""
+        items += f"<li>{_marked(advice.text)}{saves}{code}</li>"
     return f"<ol>{items}</ol>"
 
 

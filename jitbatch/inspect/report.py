@@ -110,7 +110,7 @@ class StepReport:
         column: the index of its position in time, in `Report.columns`.
         count: the number of nodes.
         width: the number of rows, padding included.
-        samples: the number of samples that have a node in it.
+        samples: the number of samples that have a node in its step.
         seconds: the time, estimated or measured.
     """
 
@@ -172,15 +172,21 @@ class Times:
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice about the user's code: a batch that stays small, the reason, and a remedy.
+    """Advice about the user's code: a batch that stays small, the reason, a remedy and what it saves; or a note.
 
     Attributes:
         where: the file and line that it is about; "" if it is about the whole batch.
         text: the reason and the remedy.
+        saves: what it would save, as text; "" for a note.
+        gain: the predicted fraction of time that it would save, of running the batch or of compiling it.
+        types: the number of types that it is about; 0 if it is not about types.
     """
 
     where: str
     text: str
+    saves: str = ""
+    gain: float = 0.0
+    types: int = 0
 
     @property
     def code(self) -> str:
@@ -190,7 +196,8 @@ class Advice:
         return next((line.strip() for line in lines if not line.lstrip().startswith("@")), "")
 
     def __str__(self) -> str:
-        return f"{readable_place(self.where)}: {self.text}" if self.where else self.text
+        text = f"{self.text}. {self.saves}" if self.saves else self.text
+        return f"{readable_place(self.where)}: {text}" if self.where else text
 
 
 @dataclass(frozen=True)
@@ -218,7 +225,8 @@ class Report:
         measured: whether the times of cells are measured; otherwise they are estimated from operations and steps.
         memory: the predicted peak memory.
         caches: the hits and misses of the function's caches.
-        advice: the batches that stay small, the reasons, and remedies.
+        advice: what to change, and what it would save; the largest saving first.
+        notes: what is right as it is, and good to know.
     """
 
     function: str
@@ -247,6 +255,7 @@ class Report:
     memory: Memory | None
     caches: dict[str, CacheInfo]
     advice: tuple[Advice, ...]
+    notes: tuple[Advice, ...] = ()
 
     @property
     def padding(self) -> float:

@@ -9,7 +9,7 @@ from jitbatch.ir.describe import MOST
 from jitbatch.util.readable import readable_count, readable_place, readable_seconds, short_paths
 
 if TYPE_CHECKING:
-    from jitbatch.inspect.report import CellReport, PartReport, Report
+    from jitbatch.inspect.report import Advice, CellReport, PartReport, Report
 
 WIDTH = 120
 NAME, WHERE = 22, 22
@@ -22,7 +22,8 @@ TYPES = 6
 
 def as_text(report: "Report") -> str:
     """Returns the report as text: the verdict and the advice, then the numbers behind them."""
-    parts = [*_head(report), *_advice(report), "", *_table(report), *_types(report), "", *_totals(report)]
+    table = [*_table(report), *_types(report)]
+    parts = [*_head(report), *_advice(report), "", *table, *_notes(report), "", *_totals(report)]
     return "\n".join(parts)
 
 
@@ -196,8 +197,16 @@ def _totals(report: "Report") -> list[str]:
 
 
 def _advice(report: "Report") -> list[str]:
+    return ["", "advice", *_listed(report.advice)] if report.advice else ["", "advice: nothing to do"]
+
+
+def _notes(report: "Report") -> list[str]:
+    return ["", "notes (nothing to do)", *_listed(report.notes)] if report.notes else []
+
+
+def _listed(some: Sequence["Advice"]) -> list[str]:
     lines = []
-    for advice in report.advice:
+    for advice in some:
         lines += textwrap.wrap(
             str(advice),
             WIDTH,
@@ -208,4 +217,4 @@ def _advice(report: "Report") -> list[str]:
         )
         if advice.code:
             lines.append(f"      {_cut(advice.code, WIDTH - 6)}")
-    return ["", "advice", *lines] if lines else ["", "advice: nothing to do"]
+    return lines

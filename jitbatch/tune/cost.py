@@ -26,7 +26,7 @@ class Costs:
     Attributes:
         call: a jitted call.
         step: a step of the dispatch executor.
-        launch: a chunk of the fused executor.
+        launch: a step of the fused executor.
         operation: an equation of a program, when it runs.
         flop, byte: a floating point operation; a byte that is read or written.
         plan, node: planning a batch of known structures, and each of its nodes.
@@ -169,29 +169,54 @@ def _joined(graphs: Sequence[Graph], column: int) -> np.ndarray:
 
 
 def fused_seconds(load: Load, costs: Costs) -> float:
-    compute = load.flops * costs.flop + (load.row_bytes + load.step_bytes) * costs.byte
+    compute = _compute(load.flops, load.row_bytes + load.step_bytes, costs)
     return _planning(load.nodes, costs) + costs.call + load.steps * costs.launch + compute
 
 
 def dispatch_seconds(load: Load, costs: Costs) -> float:
-    compute = load.flops * costs.flop + (load.row_bytes + load.step_bytes) * costs.byte
+    compute = _compute(load.flops, load.row_bytes + load.step_bytes, costs)
     return _planning(load.nodes, costs) + load.steps * costs.step + compute
 
 
 def whole_seconds(load: Load, costs: Costs) -> float:
     """One vmapped call for each structure. It runs the nodes of the structure one by one, each over all its samples."""
-    compute = load.flops * costs.flop + (load.row_bytes + load.structure_bytes) * costs.byte
+    compute = _compute(load.flops, load.row_bytes + load.structure_bytes, costs)
     calls = load.structures * costs.step + load.structure_equations * costs.operation
     return _planning(load.samples, costs) + calls + compute
 
 
 def per_sample_seconds(load: Load, costs: Costs) -> float:
-    compute = load.flops * costs.flop + (load.row_bytes + load.sample_bytes) * costs.byte
+    compute = _compute(load.flops, load.row_bytes + load.sample_bytes, costs)
     return (load.samples + 1) * costs.call + load.sample_equations * costs.operation + compute
 
 
 def _planning(nodes: int, costs: Costs) -> float:
     return costs.plan + nodes * costs.node
+
+
+def _compute(flops: float, bytes_moved: float, costs: Costs) -> float:
+    return flops * costs.flop + bytes_moved * costs.byte
+
+
+# The same predictions for one step and one cell. Reports use them.
+
+
+def step_seconds(work: Work, rows: int, in_one_program: bool, costs: Costs) -> float:
+    """The seconds of one step of a cell. A step reads shared operands once, also in several chunks.
+
+    Args:
+        work: the work of a node.
+        rows: the number of computed rows, padding included. The seconds of 0 rows are the fixed cost of a step.
+        in_one_program: whether the executor runs all steps in one program.
+        costs: the costs of the backend.
+    """
+    start = costs.launch if in_one_program else costs.step
+    return start + _compute(rows * work.flops, rows * work.row_bytes + work.bound_bytes, costs)
+
+
+def cell_price(work: Work, widths: int, in_one_program: bool, costs: Costs) -> float:
+    """The seconds to compile a cell in a number of widths."""
+    return widths * (work.equations * costs.equation + (0 if in_one_program else costs.program))
 
 
 # The predicted seconds of compilation.

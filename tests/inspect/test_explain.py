@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+from collections import Counter
 from typing import Any
 
 import jax
@@ -219,3 +220,18 @@ def test_the_line_of_advice_is_the_users_own() -> None:
     assert Advice(line(projected, "# the product"), "").code.startswith("return jnp.tanh")
     for nowhere in ("", "/no/such/file.py:3", f"{fun.__code__.co_filename}:99999", "<stdin>:1"):
         assert Advice(nowhere, "").code == ""
+
+
+def test_a_step_of_several_launches_tells_all_of_its_samples() -> None:
+    def chain(w: Any, xs: Any) -> Any:
+        h = xs[0]
+        for x in xs:
+            h = projected(w, h + x)
+        return h
+
+    samples = [jnp.full((5, 4), n, jnp.float32) for n in range(28)]
+    report = jitbatch(chain).explain(PARAMS, samples)
+    launches = Counter(launch.step for launch in report.step_list)
+    several = [launch for launch in report.step_list if launches[launch.step] > 1]
+    assert several
+    assert {launch.samples for launch in several} == {28}

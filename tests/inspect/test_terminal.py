@@ -25,7 +25,7 @@ def test_the_table_fits_a_terminal(report: Report) -> None:
         "compose",
         "leaf",
         "steps",
-        "the least for these types",
+        "lower bound",
         "memory",
         "structures",
         "estimated",

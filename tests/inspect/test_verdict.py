@@ -23,17 +23,14 @@ def pooled(scale: Any, xs: Any) -> Any:
 def test_a_batch_of_one_type_is_batched() -> None:
     verdict = pooled.explain(1.0, words([3] * 8)).verdict
     assert verdict.grade == "yes"
-    assert str(verdict) == "It batched. 8 calls run in 1 step (the least for these types), 8.0 different ones a step."
+    assert str(verdict) == "It batched. 8 calls run in 1 step (lower bound 1), 8.0 distinct calls a step."
 
 
 def test_a_type_for_each_sample_is_hardly_batched() -> None:
     verdict = pooled.explain(1.0, words(range(2, 10))).verdict
     assert verdict.grade == "hardly"
     assert verdict.headline == "It hardly batched."
-    assert (
-        "8 calls run in 8 steps (the least for these types), 1.0 different ones a step. 100% of the time"
-        in verdict.numbers
-    )
+    assert "8 calls run in 8 steps (lower bound 8), 1.0 distinct calls a step. 100% of the time" in verdict.numbers
 
 
 def test_narrow_steps_beside_wide_ones_are_batched_in_part() -> None:
@@ -44,7 +41,7 @@ def test_narrow_steps_beside_wide_ones_are_batched_in_part() -> None:
 
 def test_merged_calls_are_told() -> None:
     numbers = pooled.explain(1.0, [np.ones((3, 4))] * 8).verdict.numbers
-    assert numbers == "8 calls run in 1 step (the least for these types), 1.0 different ones a step."
+    assert numbers == "8 calls run in 1 step (lower bound 1), 1.0 distinct calls a step."
 
 
 def test_a_call_of_a_split_cell_is_one_call() -> None:

@@ -15,11 +15,13 @@ from jitbatch.tune.cost import (
     ON_ACCELERATOR,
     ON_CPU,
     Load,
+    cell_price,
     dispatch_seconds,
     fused_seconds,
     known_costs,
     load_of,
     per_sample_seconds,
+    step_seconds,
     structures_price,
     whole_seconds,
     work_of,
@@ -101,3 +103,21 @@ def test_known_costs_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch) -
     assert known_costs() == ON_CPU
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert known_costs() == ON_ACCELERATOR
+
+
+def test_the_steps_of_a_batch_take_its_time() -> None:
+    graphs = graphs_of(jitbatch(chain.__wrapped__), WEIGHTS, chains(4, 4, 6))
+    work = work_of(graphs[0].tables.kinds[int(graphs[0].kind[0])])
+    whole = load_of(graphs)
+    for in_one_program, seconds in ((True, fused_seconds), (False, dispatch_seconds)):
+        steps = sum(step_seconds(work, rows, in_one_program, ON_CPU) for rows in (3, 3, 3, 1, 1))
+        planning = ON_CPU.plan + whole.nodes * ON_CPU.node
+        call = ON_CPU.call if in_one_program else 0.0
+        assert seconds(whole, ON_CPU) == pytest.approx(planning + call + steps)
+
+
+def test_a_cell_is_compiled_in_each_width() -> None:
+    (graph,) = graphs_of(jitbatch(chain.__wrapped__), WEIGHTS, chains(2))
+    work = work_of(graph.tables.kinds[int(graph.kind[0])])
+    assert cell_price(work, 3, True, ON_CPU) == pytest.approx(3 * work.equations * ON_CPU.equation)
+    assert cell_price(work, 3, False, ON_CPU) > cell_price(work, 3, True, ON_CPU)
