@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from typing import Any, NamedTuple
 
 import jitbatch
@@ -16,7 +17,6 @@ html_extra_path = ["live"]
 exclude_patterns = ["_build", "live"]
 default_role = "code"  # docstrings have single backquotes, as Markdown has
 autodoc_typehints = "none"
-napoleon_use_ivar = True  # fields are listed once, in the description of their class
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # the tests execute notebooks; their outputs are stored
 
@@ -36,6 +36,19 @@ def _skip(app: Any, what: str, name: str, member: Any, skip: bool, options: Any)
     return True if isinstance(member, type(_Example.field)) else None
 
 
+def _list_fields(app: Any, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
+    """Makes a list of the section "Attributes". A line may describe several fields: `rows, columns: the sizes`."""
+    if "Attributes:" not in lines:
+        return
+    begin = lines.index("Attributes:")
+    end = next((i for i in range(begin + 1, len(lines)) if re.match(r"\S", lines[i])), len(lines))
+    lines[begin] = "Attributes:\n"
+    for i in range(begin + 1, end):
+        field = re.match(r" {4}(\w+(?:, \w+)*): (.*)", lines[i])
+        lines[i] = f"* **{field[1]}** -- {field[2]}" if field else lines[i][4:].replace("    ", "  ", 1)
+    lines[:] = "\n".join(lines).splitlines()
+
+
 def _signature(app: Any, what: str, name: str, member: Any, options: Any, arguments: Any, returned: Any) -> Any:
     """The arguments of a model: the metaclass of Flax's modules hides them."""
     if what != "class" or arguments != "(*args, **kwargs)":
@@ -45,5 +58,6 @@ def _signature(app: Any, what: str, name: str, member: Any, options: Any, argume
 
 
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", _list_fields, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-skip-member", _skip)

@@ -15,11 +15,11 @@ class Lattice(NamedTuple):
     """Characters, the words over them, and a tag for each character.
 
     Attributes:
-        characters: their numbers.
-        spans: of each word the positions of its first and last character. They decide what is computed, so they are
+        characters: the numbers of the characters.
+        spans: for each word the positions of its first and last character. They determine the computation, so they are
             static.
-        words: their numbers.
-        tags: of the characters.
+        words: the numbers of the words.
+        tags: the tags of the characters.
     """
 
     characters: np.ndarray

@@ -17,10 +17,10 @@ class Molecule(NamedTuple):
     """A molecule: its atoms, its bonds and its atomization energy.
 
     Attributes:
-        species: int32 [atoms]; the element of each atom, as a place in `Molecules.elements`.
+        species: int32 [atoms]; the element of each atom, as an index into `Molecules.elements`.
         positions: float32 [atoms, 3]; in angstrom.
         bonds: pairs of atoms `(i, j)` with `i < j`, as `Static`.
-        energy: in electron volts: what it takes to pull the atoms of the resting molecule apart.
+        energy: the energy to pull the atoms of the resting molecule apart, in electron volts.
     """
 
     species: np.ndarray

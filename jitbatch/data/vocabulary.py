@@ -79,14 +79,14 @@ class Vectors(NamedTuple):
 
 
 def read_vectors(file: str | Path, vocabulary: Vocabulary, seed: int = 0) -> Vectors:
-    """Vectors of a vocabulary's words from a text file such as GloVe's: in each line a word and its numbers.
+    """Read the vectors of a vocabulary from a text file in GloVe's format: a word and its numbers in each line.
 
-    A word that is not in the file has the vector of its lower-case form, or else a random one, normally distributed
-    with the mean and standard deviation of those that were found.
+    A word that is not in the file gets the vector of its lower-case form, or else a random one. Random vectors are
+    normally distributed, with the mean and standard deviation of the vectors in the file.
 
     Raises:
-        DataError: the line of a word of the vocabulary has another number of numbers, or one that is not finite; or a
-            line is not UTF-8 text.
+        DataError: a line is not UTF-8 text; or, among the words of the vocabulary, lines differ in the number of
+            numbers, or a number is not finite.
         ValueError: the file has none of the words.
     """
     wanted = {form for word in vocabulary for form in (word, word.lower())}

@@ -218,7 +218,7 @@ class Report:
         rows, padded_rows: the number of computed rows, without and with padding.
         levels: the length of the longest path in the graphs.
         cells: the cell types, in descending order of compile time.
-        columns, step_list: the vmapped calls in the order of execution, and their positions in time.
+        columns, step_list: the positions in time, and the vmapped calls in the order of execution.
         sample, sample_nodes: the index of one sample, and its graph after equal calls are merged.
         granularity, policy, executor, reason: the choices for this batch, and their reason.
         times: the measured time of planning and, with `measure=True`, of compiling and running.

@@ -22,7 +22,7 @@ class Hypothesis(NamedTuple):
 
 
 class Decoder(nnx.Module):
-    """Writes words from a first state on, until it writes the end.
+    """A decoder that writes words from a first state until it writes the end.
 
     >>> import jax.numpy as jnp
     >>> model = Decoder(6, hidden=4, longest=5, rngs=nnx.Rngs(0))

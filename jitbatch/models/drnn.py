@@ -11,7 +11,7 @@ from jitbatch import jitbatch, value
 
 
 class DRNN(nnx.Module):
-    """Generates a tree from a vector: each node from its parent and from the sibling before it.
+    """A doubly recurrent network: generates a tree from a vector, each node from its parent and its previous sibling.
 
     >>> import jax.numpy as jnp
     >>> model = DRNN(5, hidden=4, rngs=nnx.Rngs(0))

@@ -9,7 +9,7 @@ from jitbatch import jitbatch, value
 
 
 class EarlyExit(nnx.Module):
-    """A classifier of sentences that leaves as soon as one of its exits is sure.
+    """A classifier of sentences that stops at the first exit with a sure prediction.
 
     >>> import numpy as np
     >>> model = EarlyExit(10, 3, hidden=4, layers=3, rngs=nnx.Rngs(0))

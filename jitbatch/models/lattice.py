@@ -49,8 +49,7 @@ class LatticeTagger(nnx.Module):
         return states
 
     def mixed(self, x: Array, gate: Array, candidate: Array, words: Sequence[Array]) -> Array:
-        """The mean of a character's candidate and of what words pass on, weighted by gates, the exponents of which are
-        normalised over all of them."""
+        """The mean of a character's candidate and of the vectors from words, weighted by the softmax of gates."""
         own_weight = jnp.exp(gate)
         weights = [jnp.exp(nnx.sigmoid(self.link(jnp.concatenate([x, word])))) for word in words]
         passed = sum(weight * word for weight, word in zip(weights, words, strict=True))
@@ -76,7 +75,7 @@ class LatticeTagger(nnx.Module):
 
 
 class LatticeLSTM(LatticeTagger):
-    """Words pass on memories.
+    """A lattice LSTM (Zhang and Yang, 2018): each word passes a memory cell to its last character.
 
     >>> from jitbatch.data import make_lattices
     >>> (samples,) = make_lattices(0, [3])
@@ -112,7 +111,7 @@ class LatticeLSTM(LatticeTagger):
 
 
 class LatticeGRU(LatticeTagger):
-    """Words pass on states.
+    """A lattice GRU: each word passes a state to its last character.
 
     >>> from jitbatch.data import make_lattices
     >>> (samples,) = make_lattices(0, [3])

@@ -11,10 +11,10 @@ from jitbatch.data.listops import SYMBOLS, Expression, ListOps
 
 
 class ListOpsTreeLSTM(nnx.Module):
-    """An operator is a state that reads its arguments from left to right, as an LSTM reads words.
+    """A Tree-LSTM for ListOps: an operator reads its arguments from left to right, as an LSTM reads words.
 
-    What stands for the value of a nested expression is a mix of the ten digits' embeddings, weighted by how likely each
-    digit is. So what is learnt about arguments that are digits holds for arguments that are expressions.
+    The value of a nested expression is represented by the mean of the embeddings of the ten digits, weighted by their
+    probabilities. So the model treats digits and expressions as arguments alike.
     """
 
     def __init__(self, hidden: int = 128, *, rngs: nnx.Rngs):

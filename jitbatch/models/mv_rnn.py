@@ -19,7 +19,9 @@ class Meaning(NamedTuple):
 
 
 class MVRNN(nnx.Module):
-    """For binary trees with words as leaves. The matrix of a word is diagonal but for a part of low rank.
+    """A matrix-vector recursive network (Socher et al., 2012) for binary trees with words as leaves.
+
+    The matrix of a word is a diagonal matrix plus a matrix of low rank.
 
     >>> from jitbatch.models import Sentiment
     >>> model = Sentiment(words=9, embedding=4, hidden=4, encoder=MVRNN, rngs=nnx.Rngs(0))

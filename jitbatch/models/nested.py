@@ -12,7 +12,9 @@ from jitbatch.models.losses import cross_entropy
 
 
 class NestedRNN(nnx.Module):
-    """A plain RNN reads the words of a sentence; it starts where a GRU, which reads the sentences, stands.
+    """Two nested RNNs: a plain RNN reads the words of a sentence, and a GRU reads the sentences.
+
+    The plain RNN begins with the state of the GRU.
 
     >>> from jitbatch.data import make_documents
     >>> (samples,) = make_documents(0, [3])

@@ -32,7 +32,10 @@ class Configuration(NamedTuple):
 
 
 class StackLSTMParser(nnx.Module):
-    """Arc-standard: one LSTM reads the stack, one the buffer from its end, and one the actions done so far."""
+    """An arc-standard dependency parser with stack LSTMs (Dyer et al., 2015).
+
+    One LSTM reads the stack, one reads the buffer from its end, and one reads the actions so far.
+    """
 
     def __init__(self, words: int, tags: int, relations: int, embedding: int = 64, hidden: int = 64, *, rngs: nnx.Rngs):
         self.actions = number_of_actions(relations)

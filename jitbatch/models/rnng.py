@@ -33,7 +33,10 @@ class Parse(NamedTuple):
 
 
 class RNNG(nnx.Module):
-    """LSTMs read the stack, the words ahead and the actions so far; a BiLSTM makes one vector of a phrase's children.
+    """A recurrent neural network grammar (Dyer et al., 2016), discriminative: a parser of constituents.
+
+    LSTMs read the stack, the words ahead and the actions so far. A BiLSTM computes one vector for the children of a
+    phrase.
 
     >>> model = RNNG(words=9, labels=3, embedding=4, hidden=4, rngs=nnx.Rngs(0))
     >>> model.loss.batch([(0, [(1, [5, 6]), 7]), (0, [8])]).shape

@@ -66,7 +66,7 @@ class InducedAttention(nnx.Module):
 
 
 class SetTransformer(nnx.Module):
-    """A number that is asked of a set.
+    """Predicts a number from a set (Lee et al., 2019), with induced points.
 
     >>> from jitbatch.data import make_maxima
     >>> (samples,) = make_maxima(0, [3])

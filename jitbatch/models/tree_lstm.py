@@ -20,7 +20,10 @@ class State(NamedTuple):
 
 
 class NaryTreeLSTM(nnx.Module):
-    """For trees with words as leaves; an inner node has `arity` children, each with weights and a forget gate."""
+    """A Tree-LSTM (Tai et al., 2015) for trees with words as leaves.
+
+    An inner node has `arity` children, each with its own weights and forget gate.
+    """
 
     def __init__(self, words: int, embedding: int, hidden: int, arity: int = 2, *, rngs: nnx.Rngs):
         self.embed = nnx.Embed(words, embedding, rngs=rngs)
@@ -60,7 +63,7 @@ def composed(gates: Array, *children: State) -> State:
 
 
 class ChildSumTreeLSTM(nnx.Module):
-    """For trees with a word at each node and any number of children, whose order does not matter."""
+    """A child-sum Tree-LSTM (Tai et al., 2015) for trees with a word at each node and any number of children."""
 
     def __init__(self, words: int, embedding: int, hidden: int, *, rngs: nnx.Rngs):
         self.hidden = hidden

@@ -9,7 +9,7 @@ from jitbatch.models.tree_lstm import NaryTreeLSTM, State, composed
 
 
 class TwoTypeTreeLSTM(NaryTreeLSTM):
-    """For binary trees with words as leaves. The kind of an inner node, which Python looks at, selects its weights.
+    """A Tree-LSTM for binary trees with words as leaves. The kind of an inner node, a `Static`, selects its weights.
 
     >>> from jitbatch import Static
     >>> from jitbatch.models import Sentiment
