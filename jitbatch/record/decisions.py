@@ -195,7 +195,10 @@ def replayed(coroutine: Any, decisions: Sequence[tuple[str, tuple[Any, ...]]]) -
     """The result of a coroutine with known answers. A recording is cut at each question."""
     trace = compat.current_trace()
     recorder = trace if type(trace) is Recorder else None
-    sample = "the sample" if recorder is None else recorder.sample
+    sample = "the sample"
+    if recorder is not None:
+        sample = recorder.sample
+        recorder.follow_answers()
     remaining: Iterator[tuple[str, tuple[Any, ...]]] = iter(decisions)
     count = 0
 

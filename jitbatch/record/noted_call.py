@@ -13,7 +13,7 @@ from jitbatch.record.arguments import Arguments, swapped
 from jitbatch.record.mutation import changed_argument, flax_mutation, is_flax_mutation
 from jitbatch.record.structure import Structure, describe_leaf
 from jitbatch.util.errors import JitbatchError, QuestionError
-from jitbatch.util.tracebacks import users_part
+from jitbatch.util.tracebacks import users_line_of, users_part
 
 
 @contextmanager
@@ -59,9 +59,27 @@ def call_noted(
     except Exception as error:
         if is_flax_mutation(error):
             raise flax_mutation(error, shared, name) from error
+        if told := _wrong_await(error):
+            raise QuestionError(f"{name} {told}: {error}") from error
         _add_notes(error, name)
         error.__traceback__ = users_part(error.__traceback__)
         raise
+
+
+def _wrong_await(error: Exception) -> str | None:
+    """What a sample does wrong, if an error comes from a missing or a wrong `await`."""
+    text = str(error)
+    where = f"at {users_line_of(error)}"
+    if isinstance(error, RuntimeError) and "no running event loop" in text:
+        return f"awaits something of asyncio {where}. Inside a sample only `jitbatch.value(...)` can be awaited"
+    if not isinstance(error, TypeError | AttributeError) or not any(
+        name in text for name in ("coroutine", "Question'")
+    ):
+        return None
+    return (
+        f"uses the result of an asynchronous function, or `jitbatch.value(...)`, that is not awaited, {where}. Write "
+        "`await f(...)`. An `async def` cannot be the body of a jit or of another transformation, which has no values"
+    )
 
 
 def _add_notes(error: Exception, name: str) -> None:

@@ -15,6 +15,7 @@ from jax.extend.core import primitives
 
 from jitbatch.ir.tables import Tables
 from jitbatch.record.abstract_eval import AbstractEvaluation
+from jitbatch.record.data_numbers import DataNumbers, is_data
 from jitbatch.record.forwarding import handed_through
 from jitbatch.record.graph_builder import GraphBuilder
 from jitbatch.record.group_cells import GroupCells
@@ -24,7 +25,7 @@ from jitbatch.record.leaks import Leaks
 from jitbatch.record.recording_errors import control_flow_error, number_error
 from jitbatch.record.rows import Rows
 from jitbatch.record.running_totals import continue_total, is_total
-from jitbatch.record.values import ADD, ConstantRow, Op, SharedSource, Value, given_rows, new, within
+from jitbatch.record.values import ADD, ConstantRow, Op, SharedSource, Value, getitem, given_rows, new, within
 from jitbatch.util import compat
 from jitbatch.util.array_leaves import is_array, plain_aval
 from jitbatch.util.errors import ControlFlowError, NumberError, OutputError
@@ -45,9 +46,11 @@ class OperationRecorder(compat.Trace):
         sites: finds the place of an operation in the user's code.
         sample: the name of the recorded sample, for errors.
         scope: the id of the running decorated call, 0 for the sample's function.
+        data_numbers: makes rows of numbers, in asynchronous samples; None in others.
     """
 
     scope: int
+    data_numbers: "DataNumbers | None" = None
 
     def __init__(
         self, tables: Tables, abstract: AbstractEvaluation, granularity: str, sites: tuple[CodeType, CodeType],
@@ -146,15 +149,20 @@ class OperationRecorder(compat.Trace):
         while isinstance(value.source, Op) and isinstance(value.source.index, range):
             index, value = within(value.source.index, index), value.source.inputs[0]
         length = None
+        site = self.sites.here()
         if isinstance(index, int):
             element = self.rows.element(value, index)
             if element is None:
                 element = self._key_of_split(value, index)
             if element is not None:
                 return element
+            if self.data_numbers is not None:
+                row = self.data_numbers.in_index(index, site)
+                if type(row) is Value:
+                    return getitem(value, row)
         else:
             length = len(index)
-        op = Op([value], self.scope, len(self.builder.kinds), self.sites.here())
+        op = Op([value], self.scope, len(self.builder.kinds), site)
         op.index = index
         return self._append(op, [Value(self, *self.tables.element_aval(value.aval_id, length), op)])[0]
 
@@ -201,11 +209,13 @@ class OperationRecorder(compat.Trace):
         """An operation on a value and a number, in the order `left`, `right`. The operators of `Value` call it."""
         self.leaks.check((value,))
         site, inputs = self.sites.here(2), [left, right]
-        return self._operate(
-            equation, self._numbers_as_rows(inputs) if combines_computed(site) else inputs, value, site
-        )
+        if self.data_numbers is not None:
+            inputs = self.data_numbers.in_operation(inputs, site)
+        if combines_computed(site):
+            inputs = self._numbers_as_rows(inputs)
+        return self._operate(equation, inputs, value, site)
 
-    def _numbers_as_rows(self, inputs: list[Any]) -> list[Any]:
+    def _numbers_as_rows(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The operands of an operation. A number becomes a row if another operand is a row.
 
         Then operations on different numbers have one type. This applies to numbers that Python computed and an operator
@@ -236,6 +246,8 @@ class OperationRecorder(compat.Trace):
             return [value if is_array(value) else self.stage_value(value) for value in outputs]
         out_avals, effects = self._abstract.evaluate(primitive, tracers, params)
         op = self._operation(tracers)
+        if self.data_numbers is not None and primitive is compat.jit_p and op.site is not None:
+            op.inputs = self.data_numbers.in_operation(op.inputs, op.site)
         if len(tracers) == 2 and op.site is not None:
             is_data = primitive is primitives.random_fold_in_p or combines_computed(op.site)
             op.inputs = self._numbers_as_rows([*op.inputs]) if is_data else op.inputs
@@ -276,6 +288,8 @@ class OperationRecorder(compat.Trace):
         return [read(atom) for atom in closed.jaxpr.outvars]
 
     def stage_value(self, val: Any) -> Any:
+        if self.data_numbers is not None and not self.scope and is_data(val):
+            return self.data_numbers.row(val)
         return val if isinstance(val, jax.Array) else self.value(plain_aval(val), self._snapshot(val))
 
     def cur_qdd(self, x: Any) -> Any:

@@ -46,14 +46,17 @@ class Question:
     def __await__(self) -> Generator["Question", Any, Any]:
         return (yield self)
 
-    def __bool__(self) -> NoReturn:
+    def _not_awaited(self, *_: Any) -> NoReturn:
         raise QuestionError(
             f"jitbatch.value(...) is not awaited, at {self.where}: write `await jitbatch.value(...)`, in an `async "
             "def`. A decorated function that is not asynchronous cannot ask, nor can the body of a jit, vmap, grad or "
             "of jax.lax: ask outside of it"
         )
 
-    __int__ = __index__ = __float__ = __bool__  # type: ignore[assignment]
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # libraries look for methods of theirs
+            raise AttributeError(name)
+        self._not_awaited()
 
     @property
     def where(self) -> str:
@@ -86,6 +89,16 @@ class Question:
     def answer(self, leaves: Sequence[Any]) -> Any:
         """The answer as a tree, from the answers to its leaves."""
         return jax.tree.unflatten(jax.tree.structure(self.tree), leaves)
+
+
+_USES = (
+    "bool int index float complex hash str format len iter next contains getitem call array eq ne lt le gt ge neg "
+    "pos abs invert round add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul "
+    "rmatmul and rand or ror xor rxor lshift rlshift rshift rrshift"
+)
+"""The special methods of arrays and numbers. A question raises an error for each, because it is not awaited."""
+for _name in _USES.split():
+    setattr(Question, f"__{_name}__", Question._not_awaited)
 
 
 def value(tree: Any) -> Question:

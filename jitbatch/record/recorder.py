@@ -16,6 +16,7 @@ from jitbatch.record import compiled_calls
 from jitbatch.record.call_arguments import CallArguments
 from jitbatch.record.calls import run_body
 from jitbatch.record.composite_calls import composite_call
+from jitbatch.record.data_numbers import DataNumbers
 from jitbatch.record.held_parts import HeldParts
 from jitbatch.record.known_calls import KnownCalls, record_and_remember
 from jitbatch.record.nodes import Part
@@ -77,9 +78,14 @@ class Recorder(OperationRecorder):
         """The number of calls of decorated functions."""
         return self._calls if self.caller is None else self._calls + self.caller.count
 
+    def follow_answers(self) -> None:
+        """Record an asynchronous sample: numbers, which may come from answers, are data."""
+        self.data_numbers = DataNumbers(self)
+
     def release(self) -> None:
         """Drop all references, and add this recording's hits and misses to the counters."""
         self.ops += self.cut_ops
+        self.data_numbers = None
         super().release()
         self.arguments.release()
         self.held.release()
@@ -93,6 +99,9 @@ class Recorder(OperationRecorder):
         runs. At other granularities than `"subgraph"`, the call is no boundary."""
         if not self._has_boundaries:
             return fun(*args, **kwargs)
+        if self.data_numbers is not None and not self.scope:
+            args = tuple(map(self.data_numbers.in_call, args))
+            kwargs = {name: self.data_numbers.in_call(arg) for name, arg in kwargs.items()}
         self._calls += 1
         if self.composites and key in self.composites:
             self._composite_calls += 1

@@ -27,7 +27,7 @@ def control_flow_error(value: Value, asked: str, where: str, sample: str) -> Con
         f"{asked} was asked of a traced {value.aval.str_short()}{where}, while {sample} was recorded. "
         "Samples are recorded with their arrays abstract, so Python's control flow can look only at their "
         f"structure, at shapes, and at values wrapped in jitbatch.Static(...). {advice}, or compute both sides "
-        "with jnp.where or lax.cond."
+        "with jnp.where or lax.cond, or ask for the value with `await jitbatch.value(...)` in an `async def`."
     )
 
 

@@ -1,5 +1,6 @@
 """`Value`: an abstract array of a sample during recording. `Op`: the operation that computes it."""
 
+import inspect
 import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from types import MappingProxyType
@@ -171,8 +172,10 @@ class Value(compat.Tracer):
                 return self._trace.index(self, int(index) % length)
             if isinstance(index, slice) and not any(isinstance(i, jax.Array) for i in _slice_parts(index)):
                 return self._trace.index(self, range(length)[index])
+            if isinstance(index, np.ndarray) and self._trace.data_numbers is not None:
+                index = self._trace.data_numbers.in_index(index, self._trace.sites.here())
             if type(index) is Value:
-                return _getitem(self, index)
+                return getitem(self, index)
         self._check_index(index if isinstance(index, tuple) else (index,))
         return self.aval._getitem(self, index)
 
@@ -247,7 +250,7 @@ class Value(compat.Tracer):
 
 new = object.__new__
 
-_getitem = jax.jit(operator.getitem, inline=True)
+getitem = jax.jit(operator.getitem, inline=True)
 """Indexing with an array as one operation. jnp records a dozen operations for it, in 270 us."""
 
 
@@ -292,9 +295,11 @@ def check_result(result: Any, sample: str) -> None:
         return
     for path, leaf in jax.tree_util.tree_flatten_with_path(result)[0]:
         if not is_array(leaf):
+            advice = " It is not awaited: write `await f(...)`." if inspect.isawaitable(leaf) else ""
             raise OutputError(
                 f"the batched function returned {described(leaf)} of type {type(leaf).__name__} at "
                 f"result{jax.tree_util.keystr(path)} for {sample}. It must return arrays and numbers, in any pytree."
+                f"{advice}"
             )
 
 

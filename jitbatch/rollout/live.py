@@ -49,6 +49,7 @@ class Live:
         name: str, shared: SharedArguments, arguments: Arguments,
     ):  # fmt: skip
         self.recorder: Recorder = context.recorder(name, _send.__code__)
+        self.recorder.follow_answers()
         self.position = -1
         self._fun = fun
         self._place = structure, index, arguments

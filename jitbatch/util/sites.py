@@ -163,8 +163,15 @@ def combines_computed(site: Site) -> bool:
 
 def _computing_operators(code: CodeType) -> Iterator[int]:
     """The offsets of the operators whose operands are both computed (see `combines_computed`)."""
-    if any(folder in code.co_filename for folder in _LAYERS):
+    if _is_of_layers(code):
         return
+    for instruction, is_fixed in _operators_of(code):
+        if instruction.opname in _OPERATORS and not any(is_fixed):
+            yield instruction.offset
+
+
+def _operators_of(code: CodeType) -> Iterator[tuple[dis.Instruction, tuple[bool, bool]]]:
+    """The operators and subscripts of a function, with whether the left and the right operand of each are fixed."""
     instructions = list(dis.get_instructions(code))
 
     def is_fixed(position: int) -> bool:
@@ -176,13 +183,68 @@ def _computing_operators(code: CodeType) -> Iterator[int]:
         return is_setting or load.opname.startswith(_FIXED_LOADS)
 
     for position, instruction in enumerate(instructions):
-        if instruction.opname in _OPERATORS and not is_fixed(position):
+        if instruction.opname in _OPERATORS or _is_subscript(instruction):
             begin, pushed = position, 0  # `begin` moves to the first instruction of the right operand
             while begin > 0 and pushed < 1:
                 begin -= 1
                 pushed += dis.stack_effect(instructions[begin].opcode, instructions[begin].arg, jump=False)
-            if not is_fixed(begin):
-                yield instruction.offset
+            yield instruction, (is_fixed(begin), is_fixed(position))
+
+
+def _is_subscript(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "BINARY_SUBSCR" or (instruction.opname, instruction.argrepr) == ("BINARY_OP", "[]")
+
+
+def _is_of_layers(code: CodeType) -> bool:
+    return any(folder in code.co_filename for folder in _LAYERS)
+
+
+class _Operands(NamedTuple):
+    """The offsets of operators and subscripts, by the operands that are fixed values."""
+
+    fixed_left: frozenset[int]
+    fixed_right: frozenset[int]
+    computed_index: frozenset[int]
+
+
+@memoised(4096)
+def _operands(code: CodeType) -> _Operands:
+    left: set[int] = set()
+    right: set[int] = set()
+    index: set[int] = set()
+    offsets = [instruction.offset for instruction in dis.get_instructions(code)]
+    for instruction, (is_left_fixed, is_right_fixed) in _operators_of(code):
+        # A frame that runs a specialised instruction may be at the end of the inline cache, before the next one.
+        end = next(offset for offset in offsets if offset > instruction.offset)
+        running = range(instruction.offset, end)
+        may_swap = instruction.opname == "COMPARE_OP"  # Python may call the operator of the right operand
+        if is_left_fixed or (may_swap and is_right_fixed):
+            left.update(running)
+        if is_right_fixed or (may_swap and is_left_fixed):
+            right.update(running)
+        elif _is_subscript(instruction):
+            index.update(running)
+    return _Operands(frozenset(left), frozenset(right), frozenset(index))
+
+
+def may_be_computed(site: Site, operand: int) -> bool:
+    """Whether the user's code at a site may have computed the number that is this operand of the operation.
+
+    A fixed operand of an operator is not, as in `2 * x` or `x[0]`. Nor are operands in libraries of layers.
+    """
+    if not site.chain:
+        return False
+    frame, instruction = site.chain[0]
+    code = frame.f_code
+    return not _is_of_layers(code) and (operand > 1 or instruction not in _operands(code)[operand])
+
+
+def has_computed_index(site: Site) -> bool:
+    """Whether the user's code at a site is a subscript, such as `x[i]`, with an index that is not a fixed value."""
+    if not site.chain:
+        return False
+    frame, instruction = site.chain[0]
+    return instruction in _operands(frame.f_code).computed_index
 
 
 def loop_depth(site: Site) -> int:

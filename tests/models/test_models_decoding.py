@@ -10,7 +10,7 @@ from flax import nnx
 from plain_loop import assert_batches_like_loop, through_samples_and_plan
 
 import jitbatch
-from jitbatch.models import DRNN, RNNG, Decoder, EarlyExit
+from jitbatch.models import DRNN, RNNG, Decoder, EarlyExit, StackLSTMParser
 from jitbatch.models.rnng import words_of
 
 RANDOM = np.random.default_rng(3)
@@ -39,6 +39,41 @@ def test_a_batch_is_the_loop(name: str) -> None:
     wanted = np.stack([jitbatch.run(getattr(model, method)(sample)) for sample in samples])
     np.testing.assert_allclose(rolled.outputs, wanted, rtol=1e-4, atol=1e-5)
     assert len(set(rolled.decisions)) > 1, "samples decide differently"
+
+
+def sentences(seed: int) -> list[Any]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 10, 3 + number % 3) for number in range(8)]
+
+
+def vectors(seed: int) -> list[Any]:
+    random = np.random.default_rng(seed)
+    return [jnp.asarray(3 * random.normal(size=8), jnp.float32) for _ in range(8)]
+
+
+def tagged(seed: int) -> tuple[list[Any], list[Any]]:
+    words = sentences(seed)
+    return words, [some % 4 for some in words]
+
+
+OF_MANY_ANSWERS: dict[str, Any] = {
+    "decoder": (scaled(Decoder(60, 8, 6, rngs=nnx.Rngs(2)), 2.0), "greedy", lambda seed: (vectors(seed),)),
+    "generation": (scaled(DRNN(30, 8, 3, 3, rngs=nnx.Rngs(1)), 2.0), "generate", lambda seed: (vectors(seed),)),
+    "grammar": (scaled(RNNG(10, 8, 4, 4, 3, rngs=nnx.Rngs(4)), 4.0), "decode", lambda seed: (sentences(seed),)),
+    "parser": (scaled(StackLSTMParser(10, 4, 8, 3, 4, rngs=nnx.Rngs(5)), 4.0), "decode", tagged),
+}
+
+
+@pytest.mark.parametrize("name", OF_MANY_ANSWERS)
+def test_other_answers_need_no_other_cells(name: str) -> None:
+    model, method, samples = OF_MANY_ANSWERS[name]
+    function = getattr(model, method)
+    first = function.rollout(*samples(0))
+    tables = getattr(type(model), method).flight(model, *([] for _ in samples(0)), room=8).tables
+    known = len(tables.kinds), len(tables.shared)
+    again = function.rollout(*samples(1))
+    assert set(again.decisions) != set(first.decisions)
+    assert (len(tables.kinds), len(tables.shared)) == known
 
 
 @pytest.mark.parametrize("name", ["greedy", pytest.param("generation", marks=pytest.mark.slow)])

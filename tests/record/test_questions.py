@@ -1,6 +1,7 @@
 """Questions: what may be asked and awaited, and where."""
 
 import asyncio
+import gc
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 import jitbatch
 from jitbatch import jitbatch as decorated
-from jitbatch.util.errors import QuestionError
+from jitbatch.util.errors import ControlFlowError, OutputError, QuestionError
 
 
 async def ask(tree: Any) -> Any:
@@ -76,6 +77,100 @@ def test_bodies_that_cannot_ask(wrap: Any, body: Any, message: str) -> None:
         sample.batch(1.0, [2.0])
     told = [str(raised.value), *getattr(raised.value, "__notes__", ())]
     assert any("sample 0 of " in text for text in told)
+
+
+FORGOTTEN: dict[str, Any] = {
+    "if": lambda one, asked: one if asked else 2,
+    "==": lambda one, asked: one if asked == 1 else 2,
+    "!=": lambda one, asked: one if asked != 1 else 2,
+    "<": lambda one, asked: one if asked < 1 else 2,
+    "*": lambda one, asked: asked * one,
+    "+": lambda one, asked: 1 + asked,
+    "-": lambda one, asked: -asked,
+    "[]": lambda one, asked: asked[0],
+    "in": lambda one, asked: one if asked in {1, 2} else 2,
+    "range": lambda one, asked: [one for _ in range(asked)],
+    "an index": lambda one, asked: [one, one][asked],
+    "an attribute": lambda one, asked: asked.astype(int),
+    "an array": lambda one, asked: jnp.asarray(asked),
+    "a jnp function": lambda one, asked: jnp.add(one, asked),
+    "an argument": lambda one, asked: decorated(lambda one, x: one * x)(one, asked),
+}
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
+def test_a_question_that_is_not_awaited(name: str) -> None:
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        return FORGOTTEN[name](one, jitbatch.value(x))
+
+    with pytest.raises(QuestionError, match=r"not awaited, at .*test_questions.py:\d+.*await") as raised:
+        sample.batch(1.0, [1])
+    assert any("sample 0 of" in text for text in (str(raised.value), *getattr(raised.value, "__notes__", ())))
+
+
+@decorated
+async def inner(one: Any, x: Any) -> Any:
+    return x if await jitbatch.value(x > one) else one
+
+
+unawaited: Any = inner
+
+WRONG_AWAITS: dict[str, tuple[Any, str]] = {
+    "used": (lambda one, x: unawaited(one, x) * 2, r"sample 0 of .* not awaited, at .*questions.py:\d+. Write `await"),
+    "an attribute": (
+        lambda one, x: unawaited(one, x).sum(),
+        r"sample 0 of .* not awaited, at .*questions.py:\d+. Write `aw",
+    ),
+    "in a jit": (lambda one, x: jax.jit(ask)(x), r"sample 0 of .*questions.py:\d+.* cannot be the body of a jit"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("name", WRONG_AWAITS)
+def test_a_coroutine_that_is_not_awaited(name: str) -> None:
+    use, message = WRONG_AWAITS[name]
+
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        return use(one, x)
+
+    with pytest.raises(QuestionError, match=message):
+        sample.batch(1.0, [2.0])
+    gc.collect()  # the warning comes when the coroutine is freed
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_coroutine_that_is_returned() -> None:
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        return inner(one, x)
+
+    with pytest.raises(OutputError, match=r"for sample 0 of .*It is not awaited: write `await"):
+        sample.batch(1.0, [2.0])
+    gc.collect()
+
+
+def test_sleep_outside_of_a_loop() -> None:
+    @decorated
+    async def sample(one: Any, x: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return one * x
+
+    with pytest.raises(QuestionError, match=r"sample 0 of .* awaits something of asyncio at .*questions.py:\d+"):
+        sample.batch(1.0, [2.0])
+
+
+@pytest.mark.parametrize("is_asynchronous", [True, False])
+def test_control_flow_on_an_array_names_value(is_asynchronous: bool) -> None:
+    def plain(one: Any, x: Any) -> Any:
+        return one if x > 1 else x
+
+    async def asynchronous(one: Any, x: Any) -> Any:
+        return one if x > 1 else x
+
+    with pytest.raises(ControlFlowError, match=r"await jitbatch.value\(...\)` in an `async def`"):
+        decorated(asynchronous if is_asynchronous else plain).batch(1.0, [2.0])
 
 
 def test_run_under_grad_answers_with_the_primal() -> None:
