@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jitbatch.execute.program import Runnable
 from jitbatch.execute.segments import gather
 from jitbatch.ir.tables import SharedArray, SharedLeaf, SharedResult, Tables, ValueClass
 from jitbatch.util import compat, jaxprs, meshes
@@ -18,7 +19,7 @@ from jitbatch.util.rounding import round_up
 _shared_programs = Cache(512)
 
 
-def run_in_arenas(plan: Any, shared_leaves: Sequence[Any]) -> Any:
+def run_in_arenas(plan: Runnable, shared_leaves: Sequence[Any]) -> Any:
     """Runs a plan and returns its outputs.
 
     For `out="list"` it returns the leaves of each result instead: a compiled program would sort the keys of dicts.
@@ -47,7 +48,7 @@ def run_in_arenas(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     return stacked if plan.ragged is None else replace(plan.ragged, rows=stacked)
 
 
-def _as_list(plan: Any, arenas: Sequence[Any]) -> list[list[Any]]:
+def _as_list(plan: Runnable, arenas: Sequence[Any]) -> list[list[Any]]:
     static = plan.static
     wanted: list[list[Any]] = [[] for _ in arenas]
     for places, rows in zip(static.out_arenas, map(_on_host, plan.out_rows), strict=True):

@@ -20,8 +20,9 @@ from jax import lax
 
 from jitbatch.batch.activity import without_flow
 from jitbatch.batch.analysis import Analysis
-from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
+from jitbatch.execute.executor import Executor, Lowered, SizeRequest
 from jitbatch.execute.memory import ProgramMemory, of_calls
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.segments import gather, segment_reduce
 from jitbatch.execute.steps import Read, Step, Write, operand_reads
 from jitbatch.execute.weight_uses import cut_cell

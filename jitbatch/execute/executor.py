@@ -1,85 +1,22 @@
 """The interface of executors, and the result of lowering.
 
-To add an executor, write a program class with the methods of `Program`, write a function that lowers a batch to it, and
-add an `Executor` to `execute/registry`.
+To add an executor, write a program class with the methods of `Program` (see `execute/program`), write a function that
+lowers a batch to it, and add an `Executor` to `execute/registry`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jitbatch.batch.analysis import Analysis
-from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.execute.arenas import run_in_arenas
-from jitbatch.execute.memory import ProgramMemory
+from jitbatch.execute.batch_samples import BatchSamples
+from jitbatch.execute.program import ArenaShape, Program, RefillableStatic, Runnable
 from jitbatch.execute.sizes import Sizes
-from jitbatch.execute.steps import Step
-from jitbatch.ir.input_rows import Inputs
-from jitbatch.ir.tables import Tables, ValueClass
 from jitbatch.schedule.policies import Policy
 from jitbatch.util.packed import Packed
-
-if TYPE_CHECKING:
-    from jitbatch.core.native import KnownBatch
-
-
-@dataclass(frozen=True)
-class ArenaShape:
-    """The static part of an arena.
-
-    Attributes:
-        value_class: the id of its value class.
-        shared: the ids of the shared values in its first rows.
-        inputs: the number of input rows, padding included. They follow the shared values.
-        capacity: the number of all rows.
-    """
-
-    value_class: int
-    shared: tuple[int, ...]
-    inputs: int
-    capacity: int
-
-
-class Program(Protocol):
-    """The static part of a lowered batch. Programs are hashable; equal programs share one compilation."""
-
-    @property
-    def shared(self) -> set[int]:
-        """The ids of the shared values that cells are bound to."""
-        ...
-
-    @property
-    def sizes(self) -> Sizes | None:
-        """The sizes of the program; None if it runs only batches of exactly its own sizes."""
-        ...
-
-    def run(self, tables: Any, arenas: list[Any], shared: dict[int, Any]) -> list[Any]:
-        """Runs all steps and returns the arenas with the rows of all nodes.
-
-        Args:
-            tables: the dynamic part of the program.
-            arenas: the arenas with shared values and input rows.
-            shared: the shared values that cells are bound to, by id.
-        """
-        ...
-
-    def steps(self, tables: Any) -> Iterator[Step]:
-        """Yields the steps in the order of execution. `tables` are on the host."""
-        ...
-
-    def memory(self, arena_sizes: Sequence[int], classes: Sequence[ValueClass]) -> ProgramMemory:
-        """Predicts the memory of a run besides the arenas. The arguments are the arenas' sizes in bytes and classes."""
-        ...
-
-    def describe(self, tables: Any) -> list[str]:
-        """Returns a line of text for each step or phase."""
-        ...
-
-    def changes(self, before: Any, tables: Tables) -> Iterator[str]:
-        """Yields descriptions of the differences from the sizes of an earlier program of the same executor."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +83,9 @@ class Executor:
         lower: from a batch, a policy and sizes to a program with its tables. None if samples are not recorded.
         run: from a plan and the leaves of the shared arguments to its outputs. For `out="list"` it returns the leaves
             of each result.
-        refill: from the static part of a plan, the typed graphs and input rows of other samples, a policy, and whether
-            equal calls are merged, to tables of the same program. It returns None if the samples do not fit. None if
-            programs are not reused.
-        refill_known: as `refill`, for samples that the compiled core knows, in place of their graphs and input rows.
+        refill: from the static part of a plan, other samples of its types, a policy, and whether equal calls are
+            merged, to tables of the same program. It returns None if the samples do not fit. None if programs are not
+            reused.
         splits_cells: whether cells in loops are split into parts that run before, in and after the loop.
         has_room: whether a program runs other batches that fit its sizes.
         runs_effects: whether cells may have effects.
@@ -157,9 +93,8 @@ class Executor:
 
     name: str
     lower: Callable[[Analysis, Policy, SizeRequest], Lowered] | None
-    run: Callable[[Any, Sequence[Any]], Any] = run_in_arenas
-    refill: Callable[[Any, Sequence[TypedGraph], Sequence[Inputs], Policy, bool], Refilled | None] | None = None
-    refill_known: "Callable[[Any, KnownBatch, Policy, bool], Refilled | None] | None" = None
+    run: Callable[[Runnable, Sequence[Any]], Any] = run_in_arenas
+    refill: Callable[[RefillableStatic, BatchSamples, Policy, bool], Refilled | None] | None = None
     splits_cells: bool = False
     has_room: bool = False
     runs_effects: bool = True

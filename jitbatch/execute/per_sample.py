@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jitbatch.execute.executor import Executor
 from jitbatch.execute.memory import ProgramMemory
+from jitbatch.execute.program import Runnable
 from jitbatch.execute.steps import Step
 from jitbatch.ir.cell import closed_jaxpr_key
 from jitbatch.ir.describe import largest
@@ -179,9 +180,10 @@ def _check_held(jaxpr: Any, results: int, held: Sequence[Sequence[Any]], shared:
             raise mutation_error(f"the shared argument of type {kind.__name__}", name)
 
 
-def run_each(plan: Any, shared_leaves: Sequence[Any]) -> Any:
+def run_each(plan: Runnable, shared_leaves: Sequence[Any]) -> Any:
     """Runs a plan and returns its outputs; for `out="list"`, the leaves of each result."""
-    static, program = plan.static, plan.static.program
+    static = plan.static
+    program: Any = static.program
     outputs = [sample.run(shared_leaves, leaves) for sample, leaves in zip(program.samples, plan.rows, strict=True)]
     if static.out == "list":
         return outputs

@@ -4,12 +4,14 @@ Each function checks the documented invariants of one pass's result, and raises 
 invariant. Graphs and schedules verify themselves (`Graph.verify`, `Problem.verify`).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from jitbatch.batch.analysis import Analysis
 from jitbatch.execute.executor import Lowered
+from jitbatch.execute.program import Runnable
 from jitbatch.ir.ranks import longest_paths
 from jitbatch.util.csr import ranges
 from jitbatch.util.errors import VerifyError
@@ -91,7 +93,7 @@ def verify_lowered(analysis: Analysis, lowered: Lowered) -> None:
         raise VerifyError("lowering: what is made lies in a row of an input")
 
 
-def verify_steps(plan: Any) -> None:
+def verify_steps(plan: Runnable) -> None:
     """Checks that every row is written once and before it is read, and that padding is never read."""
 
     def check(holds: Any, law: str) -> None:
@@ -121,12 +123,21 @@ def verify_steps(plan: Any) -> None:
             check(np.all((rows >= 0) & (rows < len(written[arena]))), f"step {step_id} writes inside its arenas")
             check(not computed[arena][rows].any(), f"step {step_id} writes over no earlier results")
             written[arena][rows] = computed[arena][rows] = True
-    is_list, is_by_class = static.out == "list", static.out == "rows"
-    is_real = slice(None) if plan.ragged is None else np.asarray(plan.ragged.mask)
-    for places, rows in zip(static.out_arenas if is_list else static.out_arenas[0], plan.out_rows, strict=True):
-        for arena, row in zip(places, rows, strict=True) if is_list else [(places, np.asarray(rows)[is_real])]:
-            row = np.asarray(row)
-            if is_by_class:  # the rest is padding
-                value_class = static.arenas[arena].value_class
-                row = row[: sum(graph.out_classes.count(value_class) for graph in plan.graphs)]
-            check_read(arena, row, "outputs")
+    for arena, rows in _output_rows(plan):
+        check_read(arena, rows, "outputs")
+
+
+def _output_rows(plan: Runnable) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the rows of the outputs that are not padding, with their arenas."""
+    static = plan.static
+    if static.out == "list":
+        for arenas, rows in zip(static.out_arenas, plan.out_rows, strict=True):
+            yield from zip(arenas, map(np.asarray, rows), strict=True)
+        return
+    is_item = slice(None) if plan.ragged is None else np.asarray(plan.ragged.mask)
+    for arena, rows in zip(static.out_arenas[0], plan.out_rows, strict=True):
+        outputs = np.asarray(rows)[is_item]
+        if static.out == "rows":
+            value_class = static.arenas[arena].value_class
+            outputs = outputs[: sum(graph.out_classes.count(value_class) for graph in plan.graphs)]
+        yield arena, outputs

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jitbatch.execute.memory import Memory
+from jitbatch.execute.predicted_memory import Memory
 from jitbatch.inspect.differences import Difference, compared, families
 from jitbatch.inspect.gain import Predicted
 from jitbatch.inspect.report import Advice, CellReport

@@ -4,7 +4,7 @@ import linecache
 from dataclasses import dataclass, field
 from typing import Any
 
-from jitbatch.execute.memory import Memory
+from jitbatch.execute.predicted_memory import Memory
 from jitbatch.inspect.page import page, table_html
 from jitbatch.inspect.terminal import as_text
 from jitbatch.inspect.verdict import Verdict, judge

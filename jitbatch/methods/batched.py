@@ -20,7 +20,7 @@ from jitbatch.methods.bound import BoundBatched
 from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.constant_inputs import with_constant_inputs
 from jitbatch.plan.differentiable import check_names, names_of
-from jitbatch.plan.make import Options
+from jitbatch.plan.options import Options
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.planner import Planner
 from jitbatch.plan.prefetch import Ahead, on_device, plans_of

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from jitbatch.batch.types import Origin, Profile
-from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.sizes import LoopSizes, Sizes
 from jitbatch.ir.describe import largest
 from jitbatch.ir.graph import Graph

@@ -7,23 +7,22 @@ import numpy as np
 
 from jitbatch.execute.per_sample import PerSampleProgram, SampleProgram
 from jitbatch.execute.sizes import Sizes
-from jitbatch.plan.make import Planned
 from jitbatch.plan.outputs import outputs_of
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.ragged import ragged_outputs
-from jitbatch.plan.static import PlanStatic, Summary, interned
+from jitbatch.plan.static import PlannedCall, PlanStatic, Summary, interned
 from jitbatch.record.context import Context
 from jitbatch.util.packed import pack
 
 
 def plan_per_sample(
-    planned: Planned, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]], out: str,
-    least: Sizes, reason: str = "",
+    planned: PlannedCall, context: Context, programs: Sequence[SampleProgram], leaves: Sequence[Sequence[Any]],
+    out: str, least: Sizes, reason: str = "",
 ) -> Plan:  # fmt: skip
     """Makes a plan that runs one sample after the other.
 
     Args:
-        planned: the function and its arguments.
+        planned: what is planned.
         context: the context of the samples.
         programs, leaves: the program and the leaves of each sample.
         out, reason: as in `PlanStatic`.

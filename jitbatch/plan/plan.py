@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jitbatch.execute.memory import Memory, predict_memory
+from jitbatch.execute.predicted_memory import Memory, predict_memory
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.graph import Graph
 from jitbatch.plan.capacity import Capacity
@@ -238,7 +238,7 @@ class Plan:
         >>> print(double.plan(2.0, [jnp.ones(1000), jnp.zeros(1000)]).memory)
         56.1 kB for inference, 96.1 kB for training
         """
-        return predict_memory(self)
+        return predict_memory(self, self.static.memory)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file of plain data, for `Plan.load`. The file is written completely or not at all.

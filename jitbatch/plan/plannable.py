@@ -5,18 +5,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from jitbatch.execute.batch_samples import BatchSamples
 from jitbatch.execute.executor import SizeRequest
 from jitbatch.execute.per_sample import SampleProgram, sample_program
 from jitbatch.execute.registry import EXECUTORS
 from jitbatch.plan.capacity import Capacity, check_arenas
-from jitbatch.plan.make import Options, Planned, make_plan, refill_plan
+from jitbatch.plan.make import make_plan
+from jitbatch.plan.options import Options
 from jitbatch.plan.outputs import outputs_of
 from jitbatch.plan.owner import PlanOwner
 from jitbatch.plan.per_sample import plan_per_sample
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.recorded import Recorded
+from jitbatch.plan.refill import refill_plan
 from jitbatch.plan.shards import plan_shards, split, stacked
-from jitbatch.plan.static import PlanStatic
+from jitbatch.plan.static import PlannedCall, PlanStatic
 
 
 class Plannable(NamedTuple):
@@ -71,13 +74,11 @@ class Plannable(NamedTuple):
         if like.is_sharded is (self.shards is None):
             return None
         if self.shards is None:
-            return refill_plan(like, batch.graphs, lambda: batch.inputs, options, batch.known)
+            return refill_plan(like, BatchSamples(batch.graphs, lambda: batch.inputs, batch.known), options)
         first = like.shard(0)
         parts = split(len(batch), self.shards)
-        plans = (
-            refill_plan(first, batch.graphs[part], partial(batch.inputs.__getitem__, part), options) for part in parts
-        )
-        return stacked(plans)
+        samples = (BatchSamples(batch.graphs[part], partial(batch.inputs.__getitem__, part)) for part in parts)
+        return stacked(refill_plan(first, some, options) for some in samples)
 
     def make(self, request: SizeRequest) -> Plan:
         """Plans the batch with a program of its own, which has the requested sizes."""
@@ -105,7 +106,7 @@ class Plannable(NamedTuple):
     def _make_part(self, recordings: Sequence[Any], part: slice, request: SizeRequest) -> Plan:
         """Plans some of the samples. `recordings` are the graphs of all samples, or their programs."""
         batch, options, shared = self.batch, self.options, self.batch.call.shared
-        planned = Planned(self.owner.function, shared.key, batch.call.arguments.emptied(shared.orders))
+        planned = PlannedCall(self.owner.function, shared.key, batch.call.arguments.emptied(shared.orders))
         if self._records_samples:
             return make_plan(planned, recordings[part], batch.inputs[part], options, request, self.reason)
         leaves = [structure.leaves for structure in batch.structures[part]]

@@ -11,9 +11,9 @@ from jitbatch.plan.capacity import Capacity
 from jitbatch.plan.compiles import logger
 from jitbatch.plan.contexts import Contexts
 from jitbatch.plan.eager import on_grid
-from jitbatch.plan.make import Options
 from jitbatch.plan.minibatches import capacity_of_minibatches
 from jitbatch.plan.no_samples import note_output, results_of_no_samples
+from jitbatch.plan.options import Options
 from jitbatch.plan.owner import PlanOwner
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.plannable import Plannable

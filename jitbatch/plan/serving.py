@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from jitbatch.execute.registry import EXECUTORS, FIRST
 from jitbatch.plan.capacity import Capacity
-from jitbatch.plan.make import Options
+from jitbatch.plan.options import Options
 from jitbatch.plan.owner import PlanOwner
 from jitbatch.plan.plan import Plan
 from jitbatch.plan.plannable import Plannable

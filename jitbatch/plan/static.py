@@ -1,16 +1,27 @@
 """The static part of a plan: the key of its compiled program."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from jitbatch.batch.types import Types
-from jitbatch.execute.executor import ArenaShape, Program
-from jitbatch.execute.memory import StaticMemory, predict_static_memory
+from jitbatch.execute.predicted_memory import StaticMemory, predict_static_memory
+from jitbatch.execute.program import ArenaShape, Program
+from jitbatch.ir.graph import Graph
 from jitbatch.ir.tables import Tables
 from jitbatch.plan.capacity import Capacity, capacity_of
+from jitbatch.plan.differentiable import samples_of_rows
 from jitbatch.record.arguments import Arguments
 from jitbatch.util.errors import PlanError
+
+
+class PlannedCall(NamedTuple):
+    """What is planned: a function, the key of its shared arguments, and the layout of its arguments."""
+
+    owner: Any
+    shared_key: Any
+    call: Arguments
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +76,14 @@ class PlanStatic:
     @cached_property
     def differentiable_arenas(self) -> tuple[int, ...]:
         """The arenas with inputs that are differentiated."""
-        return tuple(place for place, a in enumerate(self.arenas) if a.value_class in self.differentiable_classes)
+        return tuple(i for i, arena in enumerate(self.arenas) if arena.value_class in self.differentiable_classes)
+
+    def row_samples(self, graphs: Sequence[Graph], rows: Sequence[Any]) -> tuple[Any, ...]:
+        """Returns the `row_samples` of a plan with these graphs and rows."""
+        if not self.differentiable:
+            return ()
+        sizes = {self.arenas[arena].value_class: len(rows[arena]) for arena in self.differentiable_arenas}
+        return tuple(samples_of_rows(graphs, self.differentiable, self.call, sizes).values())
 
     def _identity(self) -> tuple[Any, ...]:
         inputs = self.differentiable, self.differentiable_classes

@@ -16,8 +16,9 @@ from zoo import WORKLOADS, Workload, assert_same
 
 from jitbatch import jitbatch
 from jitbatch.batch.analysis import Analysis
-from jitbatch.execute.executor import ArenaShape, Executor, Lowered, SizeRequest
+from jitbatch.execute.executor import Executor, Lowered, SizeRequest
 from jitbatch.execute.memory import ProgramMemory, of_calls
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.registry import EXECUTORS
 from jitbatch.execute.steps import Read, Step, Write
 from jitbatch.ir.tables import Kind, Tables

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitbatch import Plan, jitbatch
-from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.verify import verify_steps
 from jitbatch.util.errors import PlanError, VerifyError
 from jitbatch.util.packed import pack

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.program import ArenaShape
 from jitbatch.util.rounding import round_up
 
 

@@ -14,10 +14,13 @@ from jitbatch.batch.inputs import pack_inputs
 from jitbatch.batch.problem import problem_of
 from jitbatch.core.reference.typed_graph import TypedGraph
 from jitbatch.execute.arenas import run_in_arenas
+from jitbatch.execute.batch_samples import BatchSamples
 from jitbatch.execute.executor import Executor, Lowered, Refilled, SizeRequest
 from jitbatch.execute.fused.layout import TableLayout
+from jitbatch.execute.fused.program import FusedProgram
 from jitbatch.execute.fused.sizing import size_program
 from jitbatch.execute.fused.targets import GPU, TARGETS
+from jitbatch.execute.program import RefillableStatic, Runnable
 from jitbatch.ir.cell import Identity
 from jitbatch.ir.input_rows import Inputs
 from jitbatch.schedule.policies import Policy
@@ -58,17 +61,26 @@ _layouts = Cache(256)
 """The table layouts, by the identity of the static parts of plans: a layout refers to the types of one static part."""
 
 
-def refill(
-    static: Any, graphs: Sequence[TypedGraph], inputs: Sequence[Inputs], policy: Policy, dedupe: bool
-) -> Refilled | None:
-    """Computes the tables of an existing plan's program for another batch (see `refill_layout`)."""
-    return refill_layout(_layout_of(static), graphs, inputs, policy, dedupe)
-
-
-def refill_known(static: Any, samples: "KnownBatch", policy: Policy, dedupe: bool) -> Refilled | None:
-    """As `refill`, for samples that the compiled core knows, with typed graphs: in two calls of the core."""
+def refill(static: RefillableStatic, samples: BatchSamples, policy: Policy, dedupe: bool) -> Refilled | None:
+    """Computes the tables of an existing plan's program for another batch."""
     layout = _layout_of(static)
-    if layout.differentiable or not layout.is_for_constants:
+    if samples.in_core is not None:
+        return _refill_in_core(layout, samples.in_core, policy, dedupe)
+    return refill_layout(layout, samples.typed(layout.types), samples.flatten(), policy, dedupe)
+
+
+def _layout_of(static: RefillableStatic) -> TableLayout:
+    types, program = static.types, static.program
+    assert types is not None
+    assert isinstance(program, FusedProgram)
+    return _layouts.get_or_make(
+        Identity(static), lambda: TableLayout(types, program, static.arenas, static.differentiable_classes)
+    )
+
+
+def _refill_in_core(layout: TableLayout, samples: "KnownBatch", policy: Policy, dedupe: bool) -> Refilled | None:
+    """As `refill_layout`, for samples that the compiled core knows, with typed graphs: in two calls of the core."""
+    if not layout.is_for_constants:
         return None
     joined = layout.refill().join(samples, dedupe)
     if passes.verifies() or not (policy.by_ranks and joined.by_ranks()):
@@ -76,17 +88,10 @@ def refill_known(static: Any, samples: "KnownBatch", policy: Policy, dedupe: boo
     rows = layout.input_rows()
     buffer, outputs = np.empty(layout.size, np.int32), np.empty(samples.results, np.int32)
     counts = np.empty(10, np.int32)
-    own = [one if type(one) is np.ndarray else None for one in rows]
-    if not joined.fill(buffer, own, outputs, counts):
+    on_host = [array if type(array) is np.ndarray else None for array in rows]
+    if not joined.fill(buffer, on_host, outputs, counts):
         return None
     return Refilled(tuple(rows), layout.tables(buffer), outputs, counts)
-
-
-def _layout_of(static: Any) -> TableLayout:
-    def make() -> TableLayout:
-        return TableLayout(static.types, static.program, static.arenas, static.differentiable_classes)
-
-    return _layouts.get_or_make(Identity(static), make)
 
 
 def refill_layout(
@@ -133,7 +138,7 @@ _programs = Cache(256)
 """The compiled programs, by the static parts of plans."""
 
 
-def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
+def run_compiled(plan: Runnable, shared_leaves: Sequence[Any]) -> Any:
     """Runs a plan as one compiled program and returns its outputs."""
     static = plan.static
     if static.tables.holds_tracers:  # the program cannot be reused
@@ -141,6 +146,4 @@ def run_compiled(plan: Any, shared_leaves: Sequence[Any]) -> Any:
     return _programs.get_or_make(static, lambda: jax.jit(run_in_arenas))(plan, shared_leaves)
 
 
-FUSED = Executor(
-    "fused", lower, run_compiled, refill, refill_known, splits_cells=True, has_room=True, runs_effects=False
-)
+FUSED = Executor("fused", lower, run_compiled, refill, splits_cells=True, has_room=True, runs_effects=False)

@@ -14,10 +14,10 @@ from jitbatch.batch.analysis import SharedRows, shared_positions
 from jitbatch.batch.types import Types
 from jitbatch.core import choice
 from jitbatch.core.layout import NONE, ArenaLayout, ArenaTables, BlockLayout, LoopLayout, PhaseLayout
-from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.shapes import Block, LoopShape
 from jitbatch.execute.fused.widths import best_chunks, most_nodes
+from jitbatch.execute.program import ArenaShape
 from jitbatch.util.packed import Layout, Packed
 
 if TYPE_CHECKING:

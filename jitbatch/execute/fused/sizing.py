@@ -10,11 +10,11 @@ from jitbatch.batch.analysis import Analysis
 from jitbatch.batch.types import Origin
 from jitbatch.core.layout import NONE, PAIR_WIDTH
 from jitbatch.core.reference.schedule import Schedule
-from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.shapes import Block, LoopShape
 from jitbatch.execute.fused.targets import Target
 from jitbatch.execute.fused.widths import overshoot, widths_for
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.sizes import LoopSizes, Sizes, size_of
 from jitbatch.util.compat import is_float
 from jitbatch.util.headroom import headroom

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.program import ArenaShape
 from jitbatch.ir.tables import Kind, Tables
 from jitbatch.plan.capacity import class_named
 from jitbatch.plan.saved.content import Content

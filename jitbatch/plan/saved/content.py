@@ -5,7 +5,7 @@ from typing import Any
 
 from jitbatch.execute.fused.program import SingleShape
 from jitbatch.execute.fused.shapes import LoopShape
-from jitbatch.execute.memory import StaticMemory
+from jitbatch.execute.predicted_memory import StaticMemory
 from jitbatch.plan.capacity import Capacity, check_capacity
 from jitbatch.plan.saved.schema import KindName, from_data, to_data
 from jitbatch.plan.saved.trees import Trees
@@ -61,7 +61,7 @@ class Content:
         phases, steps: the program of the fused or of the dispatch executor; the other is None.
         out_trees: the trees of results, as indices into the exemplars' trees followed by `trees`.
         trees: the trees of results that no exemplar has.
-        memory: the predicted memory (see `execute/memory`).
+        memory: the predicted memory (see `execute/predicted_memory`).
         program: a digest of the program. Plans of one program have equal digests, whatever their exemplars.
     """
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jitbatch.execute.dispatch import DispatchProgram, StepShape
-from jitbatch.execute.executor import ArenaShape
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.tables import Kind, Tables
 from jitbatch.plan.capacity import Names

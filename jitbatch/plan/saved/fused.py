@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from jitbatch.execute.executor import ArenaShape
 from jitbatch.execute.fused.program import FusedProgram, SingleShape
 from jitbatch.execute.fused.shapes import Block, LoopShape
 from jitbatch.execute.fused.targets import TARGETS
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.tables import Tables
 from jitbatch.plan.capacity import Names, class_named

@@ -18,8 +18,8 @@ import numpy as np
 
 from jitbatch._version import __version__
 from jitbatch.batch.types import types_of
-from jitbatch.execute.executor import ArenaShape
-from jitbatch.execute.memory import StaticMemory
+from jitbatch.execute.predicted_memory import StaticMemory
+from jitbatch.execute.program import ArenaShape
 from jitbatch.execute.sizes import Sizes
 from jitbatch.ir.cell import array_key
 from jitbatch.ir.graph import Graph
