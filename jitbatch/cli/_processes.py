@@ -217,7 +217,7 @@ class Together:
         return said[0]["text"]
 
     def heard(self, **wishes: bool) -> set[str]:
-        """Returns the names of what any process wishes."""
+        """Returns the names of the wishes of all processes."""
         from jitbatch.step.channel import Message
 
         own_wishes = [name for name, wish in wishes.items() if wish]

@@ -264,7 +264,7 @@ def compilations(step: Jitted[..., Any]) -> int:
 
 
 def update_loop(loss: Decorated, model: nnx.Module, optimizer: nnx.Optimizer[Any], samples: Sequence[Any]) -> float:
-    """The same without jitbatch: one sample after the other, each by the plain function that it is."""
+    """An update without jitbatch: the plain loop over the samples."""
     total, gradients = 0.0, None
     for sample in samples:
         value, gradient = jax.value_and_grad(loss)(model, sample)

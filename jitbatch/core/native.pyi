@@ -1,4 +1,4 @@
-"""The compiled core of planning; see `jitbatch.core.reference` for what each class is and does."""
+"""The compiled core of planning. The classes of the same names in `jitbatch.core.reference` define the results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -48,8 +48,8 @@ class KnownBatch:
     def graphs(self) -> tuple[Any, ...]: ...
     def structures(self) -> list[Any]: ...
     def lacks(self, table: Any, /) -> bool:
-        """Whether some sample has no typed graph of these types. Those that there are belong to the batch from now
-        on: its samples may forget them for those of other batches."""
+        """Whether some sample has no typed graph for these types. The batch keeps the existing ones, because other
+        batches may replace them in the cache."""
 
     def put_typed(self, graphs: Sequence[Any], /) -> None: ...
 
@@ -62,7 +62,7 @@ class KnownSamples:
         containers: Sequence[tuple[Any, tuple[Any, ...]]], arrays: Sequence[Any],
         inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
     ) -> bool:  # fmt: skip
-        """Store a sample. False, if the core cannot read its inputs, or knows the sample already.
+        """Store a sample. Returns False if the core cannot read its inputs or already has the sample.
 
         Args:
             structure: keeps the parts of the sample, its containers with their items, and its arrays alive.
@@ -77,7 +77,7 @@ class KnownSamples:
 
     def discard(self, sample: Sequence[Any], /) -> None: ...
     def take_used(self, sample: Sequence[Any], /) -> bool:
-        """Whether a sample was found since this was asked last."""
+        """Whether a sample was found since the last call."""
 
     def find(self, columns: Sequence[Any], /) -> KnownBatch | None:
         """Find samples by their parts. None, if one is not known, or has another item in a container, or an array of
@@ -180,12 +180,12 @@ class Joined:
     @property
     def schedule(self) -> Any: ...
     def by_ranks(self) -> bool:
-        """Give the nodes of all loops the rounds of their ranks. Whether no order has fewer steps."""
+        """Give the nodes of all loops the rounds of their ranks. Returns whether no order has fewer steps."""
 
     def fill(
         self, tables: np.ndarray, inputs: Sequence[np.ndarray | None], outputs: np.ndarray, counts: np.ndarray
     ) -> bool:  # fmt: skip
-        """Write a plan. False if the batch does not fit the layout.
+        """Write a plan. Returns False if the batch does not fit the layout.
 
         Args:
             tables: int32 [layout.size]; as `Schedule.fill`.
@@ -195,7 +195,7 @@ class Joined:
         """
 
 class Refill:
-    """What batches of known samples have in common that are planned for one program.
+    """Plans batches of known samples for one program.
 
     Args:
         layout: the layout of its tables.
