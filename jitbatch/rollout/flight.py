@@ -128,6 +128,14 @@ class Flight:
         """Run one sync. Returns the finished samples, including those that raised an error."""
         if not self._tickets:
             return []
+        if self._held.has_failed:
+            raise PlanError(f"an earlier sync of this flight of {self._name} has failed: close it and make another one")
+        self._held.has_failed = True  # until the sync has ended, also for a KeyboardInterrupt
+        done = self._sync()
+        self._held.has_failed = False
+        return done
+
+    def _sync(self) -> list[Ticket]:
         with compat.eval_context():
             begun = time.perf_counter()
             done, stretches = self._go_on()

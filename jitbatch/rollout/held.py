@@ -35,6 +35,7 @@ class Held:
 
     Attributes:
         rows, classes: int32 [slots, values]; the row and the value class of each value, -1 for unused entries.
+        has_failed: whether a sync was interrupted. Then the arenas may be gone, because programs get them to overwrite.
     """
 
     def __init__(self, engine: Engine, shared: SharedArguments, room: int):
@@ -45,12 +46,14 @@ class Held:
         self._room = room
         self._tables = engine.context.tables
         self._arenas = engine.borrow(room)
+        self.has_failed = False
         self._pinned = np.zeros(1, np.int32)  # the rows of `ZERO` and of the pinned rows; -1 before they are written
         self._shared_values: dict[int, Any] = {}
 
     def give_back(self) -> None:
-        """Return the arenas to the engine. The object cannot be used afterwards."""
-        self._engine.give_back(self._room, self._arenas)
+        """Return the arenas to the engine, unless a sync has failed. The object cannot be used afterwards."""
+        if not self.has_failed:
+            self._engine.give_back(self._room, self._arenas)
 
     def free(self, slot: int) -> None:
         """Free the rows of a slot."""
@@ -165,9 +168,9 @@ class Held:
 
     def _values_of(self, shared_ids: tuple[int, ...]) -> dict[int, Any]:
         """The values of these shared ids."""
-        missing = tuple(one for one in shared_ids if one not in self._shared_values)
-        if missing:
-            self._shared_values.update(shared_values(self._tables, tuple(sorted(missing)), self._shared.leaves))
+        for one in shared_ids:
+            if one not in self._shared_values:  # each by itself, so that other sets of them compile nothing
+                self._shared_values.update(shared_values(self._tables, (one,), self._shared.leaves))
         return {one: self._shared_values[one] for one in shared_ids}
 
     def _feed(self, tickets: Sequence[Ticket], stretches: Sequence[Stretch]) -> None:

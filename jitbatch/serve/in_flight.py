@@ -3,6 +3,7 @@
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,26 @@ class InFlight:
 
     def advance(self) -> list[Answer]:
         """Runs one sync of all samples in flight."""
-        refused = []
+        refused = self._drop_abandoned()
         if not self._tickets and self._alone:
-            refused = self.admit([self._alone.popleft()])
+            refused += self.admit([self._alone.popleft()])
         self._update()
         answers = itertools.chain.from_iterable([self._sync(form) for form in list(self._flights)])
         return [*refused, *answers]
+
+    def _drop_abandoned(self) -> list[Answer]:
+        """Cancels the samples whose callers do not wait any longer."""
+        for ticket, request in list(self._tickets.items()):
+            if request.future.is_abandoned:
+                self._alone.append(self._tickets.pop(ticket))
+                try:
+                    self._flights[request.given.form].cancel(ticket)
+                except Exception as error:
+                    _log(error)
+        gone = [request for request in self._alone if request.future.is_abandoned]
+        for request in gone:
+            self._alone.remove(request)
+        return [Answer(request, error=CancelledError()) for request in gone]
 
     def drop(self) -> list[Request]:
         """Cancels all waiting samples, and returns their requests."""
@@ -81,8 +96,11 @@ class InFlight:
         return held
 
     def warm_up(self, columns: Given, counts: Sequence[int]) -> None:
-        """Compiles the programs for samples like these, for few and for many samples in flight (see `Runner`)."""
+        """Compiles the programs for samples like these, for few and for many samples in flight (see `Runner`). Samples
+        may raise errors, unless all of them do."""
         requests = columns.split()
+        errors: list[BaseException] = []
+        ended = 0
         flight = self._new_flight(self.shared, requests[0])
         try:
             for count in (*counts, len(requests)):
@@ -90,10 +108,13 @@ class InFlight:
                 while waiting or len(flight):
                     while waiting and len(flight) < min(count, self._room):
                         flight.admit(*waiting.popleft())
-                    for ticket in flight.advance():
-                        _ = ticket.result
+                    done = flight.advance()
+                    errors += [ticket.error for ticket in done if ticket.error is not None]
+                    ended += len(done)
         finally:
             flight.close()
+        if len(errors) == ended:
+            raise errors[0]
         self._is_stale = True
 
     def _begin(self, request: Request) -> None:
@@ -139,7 +160,7 @@ class InFlight:
         try:
             flight.close()
         except Exception as error:
-            logger.info("a sample that was cancelled raised an exception: %r", error)
+            _log(error)
 
     def _update(self) -> None:
         """Replaces the shared arguments by the newest ones."""
@@ -157,3 +178,7 @@ class InFlight:
     def _samples(self, requests: Sequence[Given]) -> list[tuple[Any, ...]]:
         """Returns the mapped arguments of each request, in the order of the function."""
         return self._arguments.batch(self.shared, requests).samples
+
+
+def _log(error: Exception) -> None:
+    logger.info("a sample that was cancelled raised an exception: %r", error)

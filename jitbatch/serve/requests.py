@@ -10,6 +10,23 @@ from jitbatch.serve.arguments import Given
 logger = logging.getLogger("jitbatch")
 
 
+class AnswerFuture(Future[Any]):
+    """The future of a request.
+
+    Attributes:
+        is_abandoned: whether it was cancelled while its request was running, for example because a caller did not wait
+            any longer. A sample in flight is then cancelled.
+    """
+
+    is_abandoned = False
+
+    def cancel(self) -> bool:
+        """Cancels a waiting request. False if it is running or answered already."""
+        is_cancelled = super().cancel()
+        self.is_abandoned |= not is_cancelled
+        return is_cancelled
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """A request for the result of one sample.
@@ -21,7 +38,7 @@ class Request:
     """
 
     given: Given
-    future: "Future[Any]"
+    future: AnswerFuture
     arrived: float
 
 

@@ -70,7 +70,8 @@ class Server:
         Args:
             sample, named: as for `submit`.
             timeout: the number of seconds to wait. After that, or if the task is cancelled, a waiting request is
-                removed. If it is running already, its result is dropped.
+                removed. If it is running already, its result is dropped, and a sample that asks for values is cancelled
+                at the next sync.
 
         Raises:
             TimeoutError: the answer did not come in time.
@@ -130,20 +131,29 @@ class Server:
             p99=p99,
         )
 
-    def close(self, drain: bool = True) -> None:
+    def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Stops accepting requests, and waits until the thread has ended.
 
         Args:
             drain: whether to answer waiting requests. Otherwise they get the exception `ServerClosed`. A running batch
                 is finished in both cases.
+            timeout: the number of seconds for which waiting requests, and samples in flight, are answered. After that,
+                they get the exception.
         """
         self._worker.close(drain)
+        if timeout is not None:
+            self._worker.join(timeout)
+            self._worker.close(drain=False)
         self._worker.join()
 
-    async def aclose(self, drain: bool = True) -> None:
+    async def aclose(self, drain: bool = True, timeout: float | None = None) -> None:
         """Like `close`, in a coroutine: other tasks run meanwhile."""
         self._worker.close(drain)
-        await asyncio.shield(asyncio.wrap_future(self._worker.ended))
+        ended = asyncio.wrap_future(self._worker.ended)
+        if timeout is not None:
+            await asyncio.wait([ended], timeout=timeout)
+            self._worker.close(drain=False)
+        await asyncio.shield(ended)
 
     def __enter__(self) -> "Server":
         self._worker.start()

@@ -17,7 +17,7 @@ class ServerStats:
         waiting, running: the waiting requests, and the requests that are being processed.
         accepted: all requests that were accepted. Each is waiting, running, answered, failed or cancelled.
         answered, failed: the requests that got a result, and those that got an exception.
-        cancelled: the requests that were cancelled before they ran.
+        cancelled: the requests that were cancelled before they ran, or in flight.
         overloaded: the requests that were refused because too many were waiting.
         batches: the batches that ran; for samples that ask for values, the syncs.
         retried: the batches that failed and were run again one by one.

@@ -6,12 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol
 
 from jitbatch.serve.arguments import Given, Shared
 from jitbatch.serve.limits import Limits, how_many
-from jitbatch.serve.requests import Answer, Request
+from jitbatch.serve.requests import Answer, AnswerFuture, Request
 from jitbatch.serve.stats import Counts
 from jitbatch.util import compat
 from jitbatch.util.errors import Overloaded, ServerClosed
@@ -96,7 +96,7 @@ class Worker:
 
     def submit(self, given: Given) -> "Future[Any]":
         """Accepts a request, or raises `Overloaded` or `ServerClosed`."""
-        request = Request(given, Future(), time.monotonic())
+        request = Request(given, AnswerFuture(), time.monotonic())
         self._check_process()
         with self._changed:
             if self._state != OPEN:
@@ -242,7 +242,10 @@ class Worker:
     def _answer(self, answers: Sequence[Answer]) -> None:
         now = time.monotonic()
         for answer in answers:
-            self.counts.note(answer.error is not None, now - answer.request.arrived)
+            if isinstance(answer.error, CancelledError):
+                self.counts.cancelled += 1
+            else:
+                self.counts.note(answer.error is not None, now - answer.request.arrived)
             answer.give()
 
     def _refuse(self, requests: Sequence[Request]) -> None:

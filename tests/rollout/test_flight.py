@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from zoo import counted_compilations
 
 import jitbatch
 from jitbatch import jitbatch as decorated
@@ -271,6 +272,82 @@ def test_keys_arrays_and_sums_of_many_terms() -> None:
     samples = [(jax.random.key(n), np.full((n, 2), 0.3, np.float32)) for n in (1, 2, 3, 5)]
     wanted = [run(noisy(2.0, sample)) for sample in samples]
     np.testing.assert_allclose(noisy.batch(2.0, samples), np.stack(wanted), rtol=1e-5)
+
+
+def test_shared_results_compile_once() -> None:
+    """Also if they are needed in another order, and after new shared arguments."""
+
+    @decorated
+    async def grow(params: Any, x: Any) -> Any:
+        first = jnp.tanh(params["w"]) @ params["out"]
+        x = cell(params, first * x, x)
+        if await jitbatch.value(x[0] > 0):
+            x = cell(params, jnp.sin(params["w"]) @ params["out"], x[0])
+        await jitbatch.value(x[0])
+        return x
+
+    xs, larger = [1.0, -2.0, 3.0], jax.tree.map(lambda leaf: leaf * 2, PARAMS)
+    fewer = grow.flight(PARAMS, [], room=4)
+    run_all(fewer, xs)
+    with counted_compilations() as compilations:
+        grow.rollout(PARAMS, xs)
+        fewer.update(larger)
+        run_all(fewer, xs)
+    assert not compilations
+    fewer.close()
+
+
+def run_all(flight: Any, xs: list[float]) -> None:
+    for x in xs:
+        flight.admit(x)
+    while len(flight):
+        flight.advance()
+
+
+BROKEN = {"device": False}
+
+
+def host(x: Any) -> Any:
+    if BROKEN["device"]:
+        raise ValueError("the device failed")
+    return np.asarray(x) * 2
+
+
+@decorated
+def on_host(params: Any, x: Any) -> Any:
+    return jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x, vmap_method="sequential") * params
+
+
+@decorated
+async def doubled(params: Any, x: Any) -> Any:
+    while await jitbatch.value(x < 10):
+        x = on_host(params, x)
+    return x
+
+
+@pytest.mark.parametrize("failure", ["of the device", "an interrupt"])
+def test_a_sync_that_fails_leaves_nothing_broken(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.testing.assert_array_equal(doubled.batch(1.0, [1.0, 3.0, 20.0]), [16.0, 12.0, 20.0])
+    if failure == "of the device":
+        monkeypatch.setitem(BROKEN, "device", True)
+    else:
+
+        def interrupted(arenas: Any, program: Any, buffer: Any, shared: Any, classes: Any) -> None:
+            program({class_id: arenas.arrays[class_id] for class_id in classes}, buffer, shared)  # donates them
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("jitbatch.rollout.arenas.Arenas.run", interrupted)
+    flight = doubled.flight(1.0, [], room=4)
+    with pytest.raises(BaseException, match=r"the device failed|^$"):
+        run_all(flight, [1.0])
+    with pytest.raises(PlanError, match=r"an earlier sync of this flight of `doubled` .* has failed"):
+        flight.advance()
+    flight.close()
+    with pytest.raises(BaseException, match=r"the device failed|^$"):
+        doubled.batch(1.0, [1.0, 3.0, 20.0])
+    monkeypatch.undo()
+    for _ in range(2):
+        np.testing.assert_array_equal(doubled.batch(1.0, [1.0, 3.0, 20.0]), [16.0, 12.0, 20.0])
 
 
 def test_an_empty_batch() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -155,3 +158,79 @@ def test_closing_cancels_those_in_flight(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(future.exception(SECONDS), ServerClosed)
     server.close()
     assert ENDED
+
+
+def host(x: Any) -> Any:
+    if np.any(np.asarray(x) == 3):
+        raise ValueError("the device failed")
+    return np.asarray(x) * 2
+
+
+@jitbatch.jitbatch
+def on_host(params: Any, x: Any) -> Any:
+    return jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x, vmap_method="sequential") * params
+
+
+@jitbatch.jitbatch
+async def doubled(params: Any, x: Any) -> Any:
+    """Doubles until the result is large: never, for zero."""
+    while await jitbatch.value(x < 10):
+        x = on_host(params, x)
+    return x
+
+
+def test_a_failure_of_the_device_fails_one_request_alone() -> None:
+    with doubled.serve(1.0, max_batch_size=4) as server:
+        for _ in range(2):
+            answers = [server.submit(x) for x in (1.0, 3.0, 5.0, 20.0)]
+            with pytest.raises(Exception, match="the device failed"):
+                answers[1].result(SECONDS)
+            assert [float(answers[at].result(SECONDS)) for at in (0, 2, 3)] == [16.0, 10.0, 20.0]
+
+
+def test_samples_whose_callers_have_gone_free_their_slots() -> None:
+    server = doubled.serve(1.0, max_batch_size=2)
+    server.warm_up([1.0, 5.0])
+
+    async def main() -> float:
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await server(0.0, timeout=0.05)
+        return float(await server(1.0, timeout=SECONDS))
+
+    assert asyncio.run(main()) == 16.0
+    endless = server.submit(0.0)
+    while not endless.running():
+        time.sleep(0.001)
+    assert not endless.cancel()
+    with pytest.raises(CancelledError):
+        endless.result(SECONDS)
+    server.close()
+    stats = server.stats()
+    assert (stats.answered, stats.cancelled, stats.running) == (1, 3, 0)
+
+
+@pytest.mark.parametrize("is_asynchronous", [True, False])
+def test_closing_ends_after_its_timeout(is_asynchronous: bool) -> None:
+    server = doubled.serve(1.0, max_batch_size=2)
+    endless = server.submit(0.0)
+    if is_asynchronous:
+        asyncio.run(server.aclose(timeout=0.05))
+    else:
+        server.close(timeout=0.05)
+    with pytest.raises(ServerClosed):
+        endless.result(SECONDS)
+
+
+def test_samples_that_raise_may_warm_up() -> None:
+    @jitbatch.jitbatch
+    async def positive(params: Any, x: Any) -> Any:
+        if await jitbatch.value(x < 0):
+            raise ValueError("negative")
+        return x * params
+
+    with positive.serve(2.0, max_batch_size=4) as server:
+        server.warm_up([-1.0, 1.0, 2.0])
+        assert float(server.submit(3.0).result(SECONDS)) == 6.0
+        with pytest.raises(ValueError, match="negative"):
+            server.warm_up([-1.0, -2.0])
