@@ -52,7 +52,7 @@ def measure(process: int, processes: int, address: str, rounds: int) -> None:
     params = jnp.ones((16, 16)) / 16
     trees = [((1, 2), (3, (4, number % 16))) for number in range(32)]
     text = encode.plan(params, trees).capacity.to_json()
-    channel = Channel(range(processes), {})
+    channel = Channel(range(processes), {}, "bench")
 
     def say() -> None:
         said = channel.exchange(Message({"capacity": text}))

@@ -35,7 +35,9 @@ from zoo import assert_same  # noqa: E402
 import jitbatch as jb  # noqa: E402
 from jitbatch import jitbatch  # noqa: E402
 from jitbatch.data import local  # noqa: E402
-from jitbatch.util.errors import ProcessError  # noqa: E402
+from jitbatch.step import watch  # noqa: E402
+from jitbatch.util import compat  # noqa: E402
+from jitbatch.util.errors import ArgumentError, ProcessError  # noqa: E402
 
 
 def mesh() -> jax.sharding.Mesh:
@@ -58,7 +60,7 @@ def values_and_terms() -> None:
     """Even and uneven parts, none on one process; planned in calls, then ahead in a thread. One program serves
     minibatches of one size."""
     batches = [minibatch(count, seed) for seed, count in enumerate((8, 8, 5, 1))]
-    step = jb.jit(body, mesh=mesh(), samples="trees")
+    step = jb.jit(body, mesh=mesh(), samples="trees", rows="labels")
     want = [PARAMS]
     for trees, labels in batches:
         gradients = jax.grad(lambda p, trees=trees, labels=labels: plain_loss(p, trees, labels))(want[-1])
@@ -70,7 +72,7 @@ def values_and_terms() -> None:
             params, _ = step(params, *item)
             assert_same(local_value(params), expected, rtol=1e-4, atol=1e-5)
     # All processes have one capacity, and another step that begins with it needs nothing new.
-    again = jb.jit(body, mesh=mesh(), samples="trees")
+    again = jb.jit(body, mesh=mesh(), samples="trees", rows="labels")
     again.capacity = jb.StepCapacity.from_json(step.capacity.to_json())
     params = PARAMS
     for trees, labels in mine(batches):
@@ -81,7 +83,7 @@ def values_and_terms() -> None:
 def uneven_parts() -> None:
     """One sample in the first call, then five: process 0 has none at first, and learns from an example."""
     for names in ("xs", ()):
-        step = jb.jit(lambda scale, xs, ys: (scaled.batch(scale, xs) * ys).sum(), mesh=mesh(), samples=names)
+        step = jb.jit(lambda scale, xs, ys: (scaled.batch(scale, xs) * ys).sum(), mesh=mesh(), samples=names, rows="ys")
         for count in (1, 5, 1):
             xs, ys = [float(x) for x in range(1, count + 1)], np.arange(1, count + 1, dtype=np.float32)
             ((own, labels),) = mine([(xs, ys)])
@@ -201,7 +203,7 @@ def late() -> None:
     """A process that lives but does not come is waited for as long as was asked for."""
     step = jb.jit(lambda scale, xs: scaled.batch(scale, xs).sum(), mesh=mesh(), samples="xs", timeout=2)
     if jax.process_index() == 0:
-        with pytest.raises(ProcessError, match="process 1 of 2 has not come to this point within 2 seconds"):
+        with pytest.raises(ProcessError, match=r"process 1 of 2 has not come to call 1 of .* within 2 seconds"):
             step(2.0, [1.0])
 
 
@@ -221,8 +223,26 @@ def errors() -> None:
 
     with pytest.raises(ProcessError, match="All processes must run the same code"):
         scaling(jnp.sin if me else jnp.cos)(2.0, [1.0])
-    with pytest.raises(ProcessError, match="process 1 was called with other arrays than process 0"):
-        scaling()(jnp.float32(me), [1.0])
+    unlike = jb.jit(lambda scale, xs: jnp.sort(y := scaled.batch(scale, xs))[:me].sum() + y.sum(), mesh=mesh())
+    with pytest.raises(ProcessError, match="process 1 has compiled another program than process 0"):
+        unlike(2.0, [1.0])  # without the comparison, one process waits for a collective operation of the other
+    step = jb.jit(fails_if_flagged, mesh=mesh(), static_argnames="flag")
+    assert float(step(2.0, [1.0], flag=False)) == 4.0
+    with pytest.raises((ProcessError, ZeroDivisionError), match="a mistake on one process"):
+        step(2.0, [1.0], flag=True)
+    with pytest.raises(ProcessError, match="a mistake on one process"):
+        step(2.0, [1.0], flag=True)
+    with pytest.raises(ProcessError if me else ArgumentError, match="the argument 'scale' has one row for each of"):
+        jb.jit(lambda scale, xs: scaled.batch(scale, xs).sum(), mesh=mesh())(np.ones(2), [1.0] * (2 + me))
+    for scale in (jnp.float32(me), np.float32(me), float(me), np.arange(3.0) + me):
+        with pytest.raises(ProcessError, match="process 1 was called with another value of 'scale' than process 0, in"):
+            scaling()(scale, [1.0])
+    step = scaling()
+    assert float(step(2.0, [1.0])) == 4.0
+    with pytest.raises(ProcessError, match=r"another value of 'scale' than process 0, in call 2 of .*lambda"):
+        step(2.0 + me, [1.0])
+    with pytest.raises(ProcessError, match=r"an earlier call has failed: .* another value of 'scale'"):
+        step(2.0, [1.0])
 
     step = scaling()
     with pytest.raises(ProcessError, match="there are no more minibatches on process 1, unlike on process 0"):
@@ -238,9 +258,85 @@ def errors() -> None:
         go_through(step, ends())
 
 
+def fails_if_flagged(scale: Any, xs: Any, flag: bool) -> Array:
+    if flag and jax.process_index() == 1:
+        raise ZeroDivisionError("a mistake on one process")
+    return scaled.batch(scale, xs).sum()
+
+
+def second_kind() -> None:
+    """A new kind of call, in which a process has no samples; planned ahead, while the loader of one process is slow."""
+    tripled = jitbatch(lambda scale, x: 3 * scale * x)
+    me = jax.process_index()
+
+    def chosen(scale: Any, state: Any, xs: Any, flag: bool) -> Any:
+        return (tripled if flag else scaled).batch(scale, xs).sum(), state
+
+    for names in ("xs", ()):
+        for state in ((), []):
+            step = jb.jit(chosen, mesh=mesh(), samples=names, static_argnames="flag")
+            assert float(step(2.0, state, [3.0] if me else [], flag=False)[0]) == 6.0
+            assert float(step(2.0, state, [] if me else [1.0, 2.0], flag=True)[0]) == 18.0
+
+    def loaded() -> Iterator[Any]:
+        for number in range(6):
+            time.sleep(0.5 * me * (number == 4))
+            yield [float(number)]
+
+    step = jb.jit(chosen, mesh=mesh(), samples="xs", static_argnames="flag", timeout=60)
+    for number, xs in enumerate(step.prefetch(loaded(), ahead=2)):
+        assert float(step(2.0, None, xs, flag=number > 1)[0]) == 4.0 * number * (3 if number > 1 else 1)
+
+
+def many_epochs() -> None:
+    """Epochs do not read each other's messages, and leave none behind."""
+    step = jb.jit(lambda scale, xs: total.batch(scale, xs).sum(), mesh=mesh(), samples="xs")
+    for _ in range(9):
+        for xs in step.prefetch([[(1.0, 2.0)]] * 2):
+            assert float(step(2.0, xs)) == 12.0
+    deep: Any = 1.0
+    for _ in range(6):
+        deep = (deep, deep)
+    for xs in step.prefetch([[(1.0, 2.0)], [deep]]):  # the second needs more room
+        value = float(step(2.0, xs))
+    assert value == 2 * 2 * 64
+    left = compat._coordination().key_value_dir_get_bytes(step._processes.channel.name)
+    assert len(left) < 9, left  # those of the newest rounds
+
+
+@jitbatch
+def total(scale: Any, tree: Any) -> Any:
+    return sum(total(scale, t) for t in tree) if isinstance(tree, tuple) else scale * tree
+
+
+def another_step() -> None:
+    """Processes that wait at different steps say so, long before the time is over. A step of one process alone has its
+    own messages."""
+    me = jax.process_index()
+    if me == 0:
+        jb.jit(lambda xs: xs, mesh=mesh())
+    train = scaling()
+    evaluate = jb.jit(lambda scale, xs: scaled.batch(scale, xs).mean(), mesh=mesh(), samples="xs")
+    assert float(train(2.0, [1.0])) == float(2 * evaluate(2.0, [1.0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "WAITS_LONG", 1.0)
+        with pytest.raises(ProcessError, match=rf"process {1 - me} is at call 2 of .*, but process {me} is at call 2"):
+            (evaluate if me else train)(2.0, [1.0])
+
+
+def failed_in_a_loop() -> None:
+    """An exception between the steps of one process, while the other runs a step that it cannot leave."""
+    watch.GRACE = 2.0
+    step = scaling()
+    for number, xs in enumerate(step.prefetch([[1.0]] * 100, ahead=2)):
+        if number == 5 and jax.process_index() == 1:
+            raise KeyError("my own mistake in the loop")
+        float(step(2.0, xs))
+
+
 def killed() -> None:
     """One process is killed by another hand; this one must end by itself, and say who."""
-    step = jb.jit(body, mesh=mesh(), samples="trees")
+    step = jb.jit(body, mesh=mesh(), samples="trees", rows="labels")
     params: Any = PARAMS
     trees, labels = next(mine([minibatch(8)]))
     for number in range(100_000):
@@ -265,6 +361,8 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
+    except KeyError:
+        raise
     except BaseException:  # end at once: JAX would wait for the other process
         traceback.print_exc()
         sys.stderr.flush()

@@ -180,7 +180,9 @@ class Together:
         self.count = jax.process_count()
         self.is_first = jax.process_index() == 0
         self._heartbeat = heartbeat
-        self._channel = Channel(range(self.count), {"settings": repr(settings)}) if self.count > 1 else None
+        self._channel = None
+        if self.count > 1:
+            self._channel = Channel(range(self.count), {"settings": repr(settings)}, "jitbatch/training")
 
     @contextmanager
     def told(self) -> Iterator[None]:

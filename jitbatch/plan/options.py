@@ -1,10 +1,8 @@
 """The options of planning."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from jitbatch.util.platforms import platform_of
+from jitbatch.record.shared_arguments import SharedArguments
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,6 @@ class Options:
         """Whether loops have static trip counts; None for the default of the platform."""
         return None if self.loops == "auto" else self.loops == "static"
 
-    def platform_for(self, shared_leaves: Sequence[Any]) -> str:
-        """Returns the platform that a plan is made for."""
-        return platform_of(shared_leaves) if self.platform == "auto" else self.platform
+    def platform_for(self, shared: SharedArguments) -> str:
+        """Returns the platform that a plan with these shared arguments is made for."""
+        return shared.platform if self.platform == "auto" else self.platform

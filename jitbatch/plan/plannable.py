@@ -83,7 +83,7 @@ class Plannable(NamedTuple):
     def make(self, request: SizeRequest) -> Plan:
         """Plans the batch with a program of its own, which has the requested sizes."""
         batch, options = self.batch, self.options
-        platform = options.platform_for(batch.call.shared.leaves)
+        platform = options.platform_for(batch.call.shared)
         request = replace(request, platform=platform, static_loops=options.static_loops)
         recordings = batch.graphs if self._records_samples else self._sample_programs()
         if self.shards is None:

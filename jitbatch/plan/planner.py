@@ -169,7 +169,7 @@ class Planner:
         batch, options = plannable.batch, plannable.options
         if request.rooms is not None or not EXECUTORS[options.executor].has_room:
             return request.rooms
-        count, platform = len(batch), options.platform_for(batch.call.shared.leaves)
+        count, platform = len(batch), options.platform_for(batch.call.shared)
         if request.is_eager:
             is_traced = any(map(compat.is_tracer, batch.arrays))
             eager = ("eager", on_grid(count), is_traced, platform)

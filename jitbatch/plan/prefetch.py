@@ -31,7 +31,7 @@ class Ahead(Iterator[T], Generic[T]):
 
     def __init__(self, source: Iterator[T], ahead: int | None):
         if ahead is None:
-            ahead = 0 if jax.default_backend() == "cpu" else 2
+            ahead = default_ahead()
         if ahead < 0:
             raise ArgumentError(f"prefetch={ahead} is negative: it is how many plans are made ahead of time")
         self._source = source
@@ -52,6 +52,11 @@ class Ahead(Iterator[T], Generic[T]):
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def default_ahead() -> int:
+    """Returns how many items are made ahead of time by default: 2, and 0 on a CPU."""
+    return 0 if jax.default_backend() == "cpu" else 2
 
 
 def plans_of(make: Callable[[Any, Any], Plan], batches: Iterable[Any], like: Any) -> Iterator[Plan]:

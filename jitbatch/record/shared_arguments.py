@@ -13,6 +13,7 @@ from jitbatch.record.arguments import Arguments
 from jitbatch.record.structure import aval_of, describe_leaf
 from jitbatch.util.errors import ArgumentError
 from jitbatch.util.key_order import Orders, orders_of, structure, with_orders
+from jitbatch.util.platforms import platform_of
 from jitbatch.util.static import bits_key, flatten_with_statics
 
 
@@ -67,9 +68,17 @@ class SharedArguments:
         leaves = [next(remaining) if f is None else leaf for f, leaf in zip(fixed, self._all, strict=True)]
         return with_orders(self._treedef, self.orders).unflatten(leaves)
 
-    def without_values(self) -> "SharedArguments":
-        """These arguments, with shapes and dtypes in place of arrays."""
+    @cached_property
+    def platform(self) -> str:
+        """The platform that these arguments are on."""
+        return platform_of(self.leaves)
+
+    def without_values(self, platform: str | None = None) -> "SharedArguments":
+        """These arguments, with shapes and dtypes in place of arrays, and with the platform that they will be on."""
         abstract = self.in_order(self.orders)
+        vars(abstract).pop("platform", None)
+        if platform is not None:
+            abstract.platform = platform
         abstract._shared = None
         avals = map(aval_of, self.leaves)
         abstract.leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]

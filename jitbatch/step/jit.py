@@ -12,7 +12,7 @@ import numpy as np
 
 from jitbatch.inspect.report import Report
 from jitbatch.plan.differentiable import names_of
-from jitbatch.plan.prefetch import Ahead, on_device
+from jitbatch.plan.prefetch import Ahead, default_ahead, on_device
 from jitbatch.step.agreement import Agreement
 from jitbatch.step.arrangements import Arrangement, Arrangements, kind_of
 from jitbatch.step.capacity import StepCapacity
@@ -23,10 +23,10 @@ from jitbatch.step.on_mesh import OnMesh
 from jitbatch.step.places import Bound, Parameters, Place
 from jitbatch.step.processes import Processes
 from jitbatch.step.rows import count_of, filled
-from jitbatch.step.samples import About, Again, Samples, StepTrace, current_step
+from jitbatch.step.samples import About, Again, NewProgram, Samples, StepTrace, current_step
 from jitbatch.step.split import Split, split_over
 from jitbatch.util.caches import CacheInfo
-from jitbatch.util.errors import ArgumentError
+from jitbatch.util.errors import ArgumentError, PlanError
 from jitbatch.util.sites import describe_function
 
 P = ParamSpec("P")
@@ -57,7 +57,7 @@ class Jitted(Generic[P, R]):
         self._on_mesh = None if split is None else OnMesh(split, pad, None if rows is None else self._rows)
         self._processes = None
         if split is not None and len(split.processes) > 1:
-            self._processes = Processes(self._name, split.processes, timeout)
+            self._processes = Processes(fun, split.processes, timeout)
         self._jit = jit
         self._options = options
         self._compiled: dict[frozenset[str], Callable[..., Any]] = {}
@@ -120,11 +120,16 @@ class Jitted(Generic[P, R]):
         """
         if self._processes is not None:
             return Ahead(self._planned_together(minibatches, ahead), 0)
-        return Ahead(on_device(map(self._planned, minibatches)), ahead)
+        planned = (self._planned(item, self._arrangements.newest) for item in minibatches)
+        return Ahead(on_device(planned), ahead)
 
     def _planned_together(self, minibatches: Iterable[Any], ahead: int | None) -> Iterator[Any]:
         """Yields the items of `prefetch` in one of several processes. All processes do this in the same order of calls.
-        So planning, and its thread, start only when an item is taken and the uses of the step are known."""
+        So planning, and its thread, start only when an item is taken and the uses of the step are known.
+
+        All processes plan an item with one arrangement: the newest one when an earlier item was taken, which is taken
+        before the planning of this item can start.
+        """
         assert self._on_mesh is not None
         assert self._processes is not None
         items = iter(minibatches)
@@ -136,8 +141,15 @@ class Jitted(Generic[P, R]):
                     break
                 yield item
             agreement = self._on_mesh.agreement(channel)
-            with Ahead(on_device(self._planned(item, agreement) for item in items), ahead) as planned:
-                yield from planned
+            depth = default_ahead() if ahead is None else ahead
+            newest = [self._arrangements.newest]  # when each item was taken
+            planning = (
+                self._planned(item, newest[max(index - depth, 0)], agreement) for index, item in enumerate(items)
+            )
+            with Ahead(on_device(planning), depth) as planned:
+                for item in planned:
+                    yield item
+                    newest.append(self._arrangements.newest)
 
     def cache_info(self) -> dict[str, CacheInfo]:
         """Returns the hits and misses of the step's caches.
@@ -204,13 +216,13 @@ class Jitted(Generic[P, R]):
             compiled = self._compiled_for(arrangement)
             try:
                 with step:
-                    result = self._run(with_handles, compiled, choose)
+                    result = self._run(step, with_handles, compiled, choose, is_call)
                 differentiated = self._differentiated if is_call else None
                 return result if differentiated is None else differentiated.unpacked(result, step.handles)
             except Again as again:
                 if again.step is not step:
                     raise
-                arrangement = self._learned(step, call)
+                arrangement = self._learned_from(again, call)
         raise ArgumentError(
             f"{self._name} gives other samples to `.batch`, or other shared arguments, each time it is traced. What a "
             "compiled step does must depend on its arguments alone"
@@ -218,17 +230,46 @@ class Jitted(Generic[P, R]):
 
     def _trace(self, call: Bound, is_complete: bool = True) -> StepTrace:
         names = self._differentiated.names if self._differentiated else ()
-        return StepTrace(self._name, self._arrangements.uses, call.arguments, is_complete, names)
+        device = None if self._on_mesh is None else self._on_mesh.split.mesh.devices.flat[0]
+        asks = self._processes is not None and is_complete
+        return StepTrace(self._name, self._arrangements.uses, call.arguments, is_complete, names, device, asks)
 
-    def _run(self, call: Bound, compiled: Callable[..., Any], choose: Callable[[Any], Any]) -> Any:
+    def _run(
+        self, step: StepTrace, call: Bound, compiled: Callable[..., Any], choose: Callable[[Any], Any], is_call: bool
+    ) -> Any:
         if self._on_mesh is None:
             return call.call(choose(compiled))
-        traces = self._traces
         with self._on_mesh.mesh_set():
             placed = self._on_mesh.placed(call, in_place=self._jit is not jax.jit)
-            result = placed.call(choose(compiled))
-            if self._processes is not None and self._traces > traces:
-                self._processes.compare(call, lambda: placed.call(compiled.lower).as_text())  # type: ignore[attr-defined]
+            if self._processes is None or not is_call:
+                return placed.call(choose(compiled))
+            return self._run_together(self._processes, step, call, placed, compiled)
+
+    def _run_together(
+        self, processes: Processes, step: StepTrace, call: Bound, placed: Bound, compiled: Callable[..., Any]
+    ) -> Any:
+        """Runs a call in several processes. A new program is compiled and compared in all of them before it runs."""
+        processes.compare_sometimes(call)
+        with processes.running() as ran:
+            try:
+                step.may_trace = False
+                result = placed.call(compiled)
+                ran(result)
+                return result
+            except NewProgram as new:
+                if new.step is not step:
+                    raise
+        step.may_trace = True
+
+        def lowered() -> Any:
+            lowered = placed.call(compiled.lower)  # type: ignore[attr-defined]
+            lowered.compile()
+            return lowered
+
+        processes.compare(call, lowered)
+        with processes.running() as ran:
+            result = placed.call(compiled)
+            ran(result)
         return result
 
     def _agreement(self) -> Agreement | None:
@@ -240,13 +281,38 @@ class Jitted(Generic[P, R]):
     def _learn_together(self, processes: Processes, call: Bound) -> None:
         """Stores an arrangement for the first call in several processes. A process without samples gets examples."""
         assert self._on_mesh is not None
-        if self._on_mesh.lacks_samples(call, self._places):
-            message = processes.examples(None)
-            self._discovered(call if message is None else self._on_mesh.with_examples(call, samples_of(message)))
-        else:
+        failure: Exception | None = None
+        found = self._arrangements.unknown
+        try:
             found = self._discovered(call)
-            given = {place: call.at(place) for place in found.places}
+        except Exception as error:
+            failure = error
+        given = {place: call.at(place) for place in found.places}
+        if not found.uses and self._on_mesh.lacks_samples(call, self._places):
+            message = processes.examples(None)
+            if message is not None:
+                self._discovered(self._on_mesh.with_examples(call, samples_of(message)))
+                return
+        elif failure is None:
             processes.examples(lambda: first_samples(found.uses, given))
+        if failure is not None:
+            raise failure
+
+    def _learned_from(self, again: Again, call: Bound) -> Arrangement:
+        """Stores and returns the arrangement of a trace that met new uses of samples. In several processes, one without
+        samples gets examples."""
+        processes, on_mesh = self._processes, self._on_mesh
+        if processes is None or on_mesh is None:
+            return self._learned(again.step, call)
+        call = on_mesh.as_given(call)
+        if again.lacks_samples:
+            message = processes.examples(None)
+            if message is None:
+                raise PlanError("no process has samples: leave minibatches without samples out")
+            return self._discovered(on_mesh.with_examples(call, samples_of(message)))
+        found = self._learned(again.step, call)
+        processes.examples(lambda: first_samples(found.uses, {place: call.at(place) for place in found.places}))
+        return found
 
     def _discovered(self, call: Bound) -> Arrangement:
         """Traces the step without compiling it, and returns its arrangement."""
@@ -265,6 +331,8 @@ class Jitted(Generic[P, R]):
         """Runs the body of the step under the trace. Raises `Again` if a use has no plan yet."""
         step = current_step()
         assert step is not None
+        if not step.may_trace:
+            raise NewProgram(step)
         call = self._parameters.bind(args, kwargs)
         if self._on_mesh is not None:
             call = self._on_mesh.with_real_rows(call)
@@ -281,8 +349,10 @@ class Jitted(Generic[P, R]):
             raise Again(step)
         if self._on_mesh is not None and not step.met:
             raise ArgumentError(
-                f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split. A plan that was made "
-                "before the call, as by `f.plan`, is for one device: give samples, and plan ahead by `step.prefetch`"
+                f"{self._name} gives no samples to `.batch`: on a mesh there is nothing to split. A plan of `f.plan` "
+                "or `f.plans` is not for a step on a mesh, which plans for all of its devices and processes. Pass the "
+                "samples themselves: step(params, samples). To plan ahead, in place of f.plans(params, minibatches): "
+                "`for samples in step.prefetch(minibatches)`"
             )
         self._traces += 1
         return result if self._differentiated is None else self._differentiated.returned(result)
@@ -382,9 +452,8 @@ class Jitted(Generic[P, R]):
         room = -(-count // self._pad) * self._pad
         return filled(samples, room), np.arange(room) < count
 
-    def _planned(self, item: Any, agreement: Agreement | None = None) -> Any:
+    def _planned(self, item: Any, arrangement: Arrangement | None, agreement: Agreement | None = None) -> Any:
         """Returns an item of `prefetch` with planned samples."""
-        arrangement = self._arrangements.newest
         if arrangement is None or not arrangement.places:
             return item
         call = self._item_arguments(item, arrangement)
@@ -446,8 +515,7 @@ def jit(
         pad: fill the samples up to a multiple of this number by repeating the last one; `trees.mask` is False for the
             repeated ones. A smaller last minibatch then needs no program of its own. Needs `samples`.
         rows: the arguments with one row per sample, such as labels. `pad` fills them up in the same way. On a mesh,
-            they are split like samples. The default on a mesh is each argument that is a NumPy array, or a pytree of
-            them, with one row per sample.
+            they are split like samples: name them in a program of several processes, where each has its own rows.
         differentiable: the inputs of samples that are differentiated, named as for `f.plan`. In the body, `jax.grad`
             differentiates with respect to the samples: these inputs are their leaves. The gradient is a pytree with the
             same leaves for `jax.tree.map`, and has `.sums()`, the sum over each sample's values. If the step returns
@@ -455,9 +523,10 @@ def jit(
             inputs. Needs `samples`.
         targets: the arguments with values for these inputs, such as forces, as lists in the structure of the samples.
             In the body they are pytrees with the same leaves as a gradient.
-        mesh: run the step on this mesh. The samples of a call are split over its devices; all other arrays that are not
-            on the mesh are replicated. The body is the same as on one device, and sees all samples. In a program of
-            several processes (`jax.distributed`), each process calls the step with its own samples.
+        mesh: run the step on this mesh. The samples of a call are split over its devices, and so are `rows`; all other
+            arrays that are not on the mesh are replicated. The body is the same as on one device, and sees all samples.
+            In a program of several processes (`jax.distributed`), each process calls the step with its own samples and
+            rows. All other arguments must be equal in all processes.
         axis: the axis of the mesh that samples are split over; its only axis by default.
         timeout: in a program of several processes, the seconds that a process waits for others that are alive, half an
             hour by default. JAX detects dead processes by their heartbeat (see `jax.distributed.initialize`).

@@ -25,7 +25,7 @@ class OnMesh:
     Args:
         split: the axis of the mesh.
         pad: as for `jitbatch.jit`.
-        rows: the arguments with one row per sample; None to find them (see `_is_rows`).
+        rows: the arguments with one row per sample; None if the step names none.
     """
 
     def __init__(self, split: Split, pad: int | None, rows: Sequence[Place] | None):
@@ -111,13 +111,29 @@ class OnMesh:
         """Returns the call with arrays in place of `Rows`, without rows of padding."""
         return self._without(call, Rows.real)
 
+    def as_given(self, call: Bound) -> Bound:
+        """Returns the call with the samples and rows of this process in place of `Samples` and `Rows`."""
+
+        def given(part: Any) -> Any:
+            if isinstance(part, Samples):
+                return part._given
+            return part.given if isinstance(part, Rows) else part
+
+        def is_whole(part: Any) -> bool:
+            return isinstance(part, Samples | Rows)
+
+        holding = [
+            n for n, value in call.arguments.items() if any(map(is_whole, jax.tree.leaves(value, is_leaf=is_whole)))
+        ]
+        changed = {name: jax.tree.map(given, call.arguments[name], is_leaf=is_whole) for name in holding}
+        return call._replace(arguments={**call.arguments, **changed})
+
     def with_given_rows(self, call: Bound) -> Bound:
         """Returns the call with the rows of this process in place of `Rows`."""
         return self._without(call, lambda rows: rows.given)
 
     def _without(self, call: Bound, replacement: Callable[[Rows], Any]) -> Bound:
-        places = [Place(name) for name in call.arguments] if self._rows is None else self._rows
-        for place in places:
+        for place in self._rows or ():
             value = call.at(place) if place.argument in call.arguments else None
             if isinstance(value, Rows):
                 call = call.replaced(place, replacement(value))
@@ -176,7 +192,15 @@ class OnMesh:
     def _row_places(self, call: Bound, counts: Container[int]) -> list[Place]:
         if self._rows is not None:
             return [place for place in self._rows if place.argument in call.arguments]
-        return [Place(name) for name, value in call.arguments.items() if _is_rows(value, counts)]
+        if len(self.split.processes) > 1:
+            for name, value in call.arguments.items():
+                if _may_be_rows(value, counts):
+                    raise ArgumentError(
+                        f"the argument {name!r} has one row for each of the samples of process {jax.process_index()}. "
+                        "Are these rows of the samples, such as labels, or an array that is equal in all processes? "
+                        f'Name the arguments with one row per sample: jitbatch.jit(rows="{name}"), or none: rows=()'
+                    )
+        return []
 
     def _put_rows(self, rows: Any, parts: Parts, place: Place) -> Any:
         rows = jax.tree.map(np.asarray, rows)
@@ -187,10 +211,8 @@ class OnMesh:
         return jax.tree.map(self.split.put, full)
 
 
-def _is_rows(value: Any, counts: Container[int]) -> bool:
-    """Whether an argument counts as rows: all its leaves are NumPy arrays with one row per sample."""
-    if isinstance(value, Rows):
-        return True
+def _may_be_rows(value: Any, counts: Container[int]) -> bool:
+    """Whether all leaves of an argument are NumPy arrays with one row per sample."""
     leaves = jax.tree.leaves(value, is_leaf=lambda part: isinstance(part, Samples))
     return bool(leaves) and all(
         isinstance(leaf, np.ndarray) and leaf.ndim > 0 and len(leaf) in counts for leaf in leaves

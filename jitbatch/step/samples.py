@@ -20,9 +20,11 @@ from jitbatch.record.arguments import Arguments
 from jitbatch.record.shared_arguments import SharedArguments
 from jitbatch.step.buffers import Buffers
 from jitbatch.step.places import Place, find
+from jitbatch.step.rows import count_of
 from jitbatch.step.split import Parts, Run
 from jitbatch.util import compat
 from jitbatch.util.errors import ArgumentError
+from jitbatch.util.platforms import platform_of
 from jitbatch.util.sites import describe_function
 
 MAX_COUNTS = 64
@@ -197,8 +199,17 @@ class Samples:
 class Again(Exception):
     """Stops the trace of a step in which a use had no plan. All uses of the step are known now."""
 
-    def __init__(self, step: "StepTrace"):
+    def __init__(self, step: "StepTrace", lacks_samples: bool = False):
         super().__init__("jitbatch.jit traces the step again, with a plan for everything that it batches")
+        self.step = step
+        self.lacks_samples = lacks_samples  # a new use has no samples in this process
+
+
+class NewProgram(Exception):
+    """Stops the trace of a step that runs in several processes, so that they compare the program before it runs."""
+
+    def __init__(self, step: "StepTrace"):
+        super().__init__("jitbatch.jit compares a new program in all processes")
         self.step = step
 
 
@@ -212,21 +223,33 @@ class StepTrace:
         handles: the `Samples` handles, by place.
         met: the uses in the trace, by their keys.
         is_complete: whether there was a plan for each use.
+        may_trace: whether the body may be traced now; else it raises `NewProgram`.
         new: the plans that the trace made, for uses without one.
     """
 
     def __init__(
         self, name: str, known: Mapping[Hashable, Use], arguments: Mapping[str, Any], is_complete: bool = True,
-        differentiable: Names = (),
+        differentiable: Names = (), device: Any = None, asks_for_samples: bool = False,
     ):  # fmt: skip
+        """
+        Args:
+            name, arguments, is_complete: as the attributes.
+            known: the uses of earlier traces, by their keys.
+            differentiable: the names of the inputs that the step differentiates.
+            device: a device of the step's mesh; None without a mesh.
+            asks_for_samples: whether another process has samples, if there are none here.
+        """
         self.name = name
         self.arguments = arguments
         self.samples: dict[Place, Any] = {}
         self.handles: dict[Place, Samples] = {}
         self.met: dict[Hashable, Use] = {}
         self.is_complete = is_complete
+        self.may_trace = True
         self.new: list[Plan] = []
         self._differentiable = differentiable
+        self._device = device
+        self._asks_for_samples = asks_for_samples
         self._known = known
         self._traced: Mapping[str, Any] = {}
 
@@ -265,7 +288,7 @@ class StepTrace:
                 )
         remaining = iter(places)
         parts = [part._replace(value=None if part.axis is None else next(remaining)) for part in arguments.parts]
-        shared = SharedArguments(arguments.shared).without_values()
+        shared = SharedArguments(arguments.shared).without_values(self._platform(places))
         use = Use(function, arguments._replace(parts=parts), shared, self._differentiable)
         use = self.met.setdefault(use.key, self._known.get(use.key, use))
         samples = arguments.mapped[0].value
@@ -283,6 +306,8 @@ class StepTrace:
                 return parts.split.run(run, samples._plans, index, leaves, parts)
             return run(samples._plan(index), leaves)
         self.is_complete = False
+        if self._asks_for_samples and not all(count_of(self._samples(place)) for place in use.places):
+            raise Again(self, lacks_samples=True)
         with jax.ensure_compile_time_eval():  # JAX splits an array of samples
             plan = use.plan({place: self._samples(place) for place in use.places}, is_alone=True)
         self.new.append(plan)
@@ -297,6 +322,14 @@ class StepTrace:
                 f"the argument {samples._about.place} of {self.name} was changed in the body of the step, by "
                 "`jax.vmap`, `jax.tree.map` or the like. In there its leaves are those of plans, not of samples"
             )
+
+    def _platform(self, places: Sequence[Place | None]) -> str:
+        """Returns the platform that the step runs on: that of its mesh, or of its arguments without the samples."""
+        if self._device is not None:
+            return self._device.platform
+        holding = {place.argument for place in places if place is not None}
+        values = [value for name, value in self.arguments.items() if name not in holding]
+        return platform_of(jax.tree.leaves(values))
 
     def _samples(self, place: Place) -> Any:
         return self.samples[place] if place in self.samples else place.of(self.arguments[place.argument])

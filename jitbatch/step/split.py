@@ -79,16 +79,30 @@ class Split:
     def _placed(self, leaf: Any) -> Any:
         if self._has(leaf):
             return leaf
-        if isinstance(leaf.sharding, NamedSharding) and leaf.sharding.device_set == set(self.mesh.devices.flat):
+        if isinstance(leaf.sharding, NamedSharding) and self._is_mesh_of(leaf.sharding):
             sharding = NamedSharding(self.mesh, leaf.sharding.spec)  # the same, with automatic axes
             shards = [shard.data for shard in leaf.addressable_shards]
             return jax.make_array_from_single_device_arrays(leaf.shape, sharding, shards)
         if len(self.processes) == 1:
             return jax.device_put(leaf, self._sharding())
+        if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+            raise ArgumentError(
+                f"an array {leaf.dtype}{list(leaf.shape)} is split over the devices of other processes in another way "
+                f"than the mesh of the step has them: {leaf.sharding}. Put it on this mesh: {self.mesh}"
+            )
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(self._placed(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         # `jax.device_put` would compare the array in all processes, by a collective operation.
         return jax.make_array_from_process_local_data(self._sharding(), np.asarray(leaf), leaf.shape)
+
+    def _is_mesh_of(self, sharding: NamedSharding) -> bool:
+        """Whether the mesh of a sharding differs from this mesh in the types of its axes alone."""
+        mesh = sharding.mesh
+        return (
+            isinstance(mesh, Mesh)
+            and mesh.axis_names == self.mesh.axis_names
+            and np.array_equal(mesh.devices, self.mesh.devices)
+        )
 
     def run(self, run: Run, buffers: Buffers, index: int, leaves: Sequence[Any], parts: "Parts") -> Any:
         """Runs each shard of a plan on its devices.

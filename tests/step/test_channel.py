@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import itertools
+import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import jax
 import pytest
 
 from jitbatch.step import channel as channel_module
+from jitbatch.step import watch
 from jitbatch.step.channel import Channel, Message
 from jitbatch.util import compat
 from jitbatch.util.errors import ProcessError
@@ -50,7 +52,10 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     monkeypatch.setattr(compat, "wait_for_processes", service.wait)
     monkeypatch.setattr(jax, "process_index", lambda: service.me.index)
     monkeypatch.setattr(jax, "process_count", lambda: COUNT)
-    monkeypatch.setattr(Channel, "newest", None)
+    monkeypatch.setattr(Channel, "used", {"another": None})  # so that nothing runs at exit
+    monkeypatch.setattr(channel_module, "_numbers", {"test": itertools.repeat(0)})
+    monkeypatch.setattr(watch.WATCH, "_start", lambda: None)
+    monkeypatch.setattr(watch, "LEAVES", 0.1)
     return service
 
 
@@ -103,6 +108,41 @@ def test_what_must_be_equal_is_named(service: Service) -> None:
     assert "process 0 differs from process 2 in step: a, not b" in found[2]
 
 
+def test_where_processes_are_must_be_equal(service: Service) -> None:
+    def run(index: int) -> Any:
+        own = channel()
+        own.at = "call 2 of train" if index == 1 else "call 3 of train"
+        return own.exchange(Message({}))
+
+    found = in_each(service, run)
+    assert "process 1 is at call 2 of train, but process 0 is at call 3 of train. All processes must call" in found[0]
+
+
+def test_the_first_error_is_told_again(service: Service) -> None:
+    service.me.index = 0
+    own = channel()
+    own.leave(KeyError("my own mistake"))
+    for _ in range(2):
+        with pytest.raises(ProcessError, match="an earlier call has failed: KeyError: 'my own mistake'"):
+            own.exchange(None)
+
+
+def test_messages_of_parts_are_apart_and_are_removed_by_the_next_part(service: Service) -> None:
+    def run(index: int) -> Any:
+        own = channel()
+        for number in range(3):
+            part = own.part("a part")
+            part.name = f"test/0/parts/{number}"
+            part.exchange(None)
+            own.end(part)
+            assert own.exchange(Message({"number": number})) == {
+                process: {"number": number} for process in range(COUNT)
+            }
+
+    assert in_each(service, run) == [None] * COUNT
+    assert len(service.texts) <= 2 * COUNT
+
+
 def test_one_that_has_left_is_named(service: Service) -> None:
     def run(index: int) -> Any:
         own = channel()
@@ -114,12 +154,10 @@ def test_one_that_has_left_is_named(service: Service) -> None:
 
 
 def test_the_exception_that_ends_a_process_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "last_value", KeyError("my own mistake"), raising=False)
-
     def run(index: int) -> Any:
         own = channel()
         own.exchange(None)
-        return own.leave_at_exit() if index == 1 else own.exchange(None)
+        return own.say_at_exit(KeyError("my own mistake")) if index == 1 else own.exchange(None)
 
     assert in_each(service, run)[::2] == ["process 1 of 3 has failed: KeyError: 'my own mistake'"] * 2
 
@@ -127,7 +165,7 @@ def test_the_exception_that_ends_a_process_is_told(service: Service, monkeypatch
 def test_one_that_does_not_come_is_named(service: Service) -> None:
     found = in_each(service, lambda index: None if index == 1 else channel(0.2).exchange(None))
     assert found[0] == found[2]
-    assert "process 1 of 3 has not come to this point within 0.2 seconds. All processes must call" in found[0]
+    assert "process 1 of 3 has not come to test within 0.2 seconds. All processes must call" in found[0]
 
 
 def test_one_that_has_failed_and_ended_has_said_why(service: Service) -> None:
@@ -135,11 +173,12 @@ def test_one_that_has_failed_and_ended_has_said_why(service: Service) -> None:
 
     def run(index: int) -> Any:
         if index == 1:
-            return compat.send("test/1/1", '{"about": {}, "content": {}, "error": "OSError: no disk", "is_last": true}')
+            said = {"about": {}, "at": "test", "content": {}, "error": "OSError: no disk", "is_last": True}
+            return compat.send("test/0/rounds/1/1", json.dumps(said))
         return channel(0.2).exchange(None)
 
     assert in_each(service, run)[0] == "process 1 of 3 has failed: OSError: no disk"
-    del service.texts["test/1/1"]
+    del service.texts["test/0/rounds/1/1"]
     service.barriers.clear()
     killed = in_each(service, lambda index: None if index == 1 else channel(0.2).exchange(None))
     assert killed[0].startswith("process 1 of 3 has ended: it was killed, or failed")

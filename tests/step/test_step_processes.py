@@ -20,6 +20,7 @@ HEARTBEAT = 10
 
 CHECKS = (
     "uneven_parts", "late", "errors", "networks", "values_and_terms", "ragged_and_keys", "new_cell_type",
+    "second_kind", "many_epochs", "another_step",
 )  # fmt: skip
 
 
@@ -79,6 +80,19 @@ def last_words(victim: int, *checks: str) -> str:
 def test_steps_are_the_plain_loop_and_one_that_is_killed_is_named() -> None:
     errors = last_words(1, *CHECKS)
     assert "process 1 of 2 has ended" in errors or "unhealthy (stopped sending heartbeats):\n1" in errors, errors
+
+
+def test_an_exception_between_steps_ends_all_processes_with_its_text() -> None:
+    running = start("failed_in_a_loop")
+    try:
+        errors = [process.communicate(timeout=90)[1] for process in running]
+        assert [process.returncode for process in running] == [1, 1], errors
+        assert "KeyError: 'my own mistake in the loop'" in errors[1]
+        assert "ProcessError: process 1 of 2 has failed: KeyError: 'my own mistake in the loop'" in errors[0]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow
