@@ -198,6 +198,27 @@ def capacities() -> None:
     assert second.cache_info()["rooms"].hits == 1
 
 
+def other_meshes() -> None:
+    """Arrays that are split over the same devices in another way keep their values. NumPy parameters with as many rows
+    as there are samples are no rows."""
+    mesh = jax.make_mesh((4,), ("data",))
+    devices = np.array(jax.devices())
+    scaled = jitbatch(lambda weights, x: (weights * x).sum())
+    step = jb.jit(lambda w, xs: (scaled.batch(w, xs), w * xs.mask.sum()), mesh=mesh, samples="xs", pad=4)
+    weights = np.arange(8, dtype=np.float32)
+    for other, axis in (
+        (jax.sharding.Mesh(devices[::-1], ("data",)), "data"),
+        (jax.sharding.Mesh(devices, ("other",)), "other"),
+        (jax.sharding.Mesh(devices.reshape(2, 2), ("data", "model")), "data"),
+    ):
+        for spec in (jax.P(axis), jax.P()):
+            placed = jax.device_put(weights, jax.NamedSharding(other, spec))
+            sums, product = step(placed, [1.0, 2.0, 3.0, 4.0])
+            assert_same((sums, product), (28.0 * np.arange(1, 5, dtype=np.float32), 4 * weights))
+    _, product = step(weights[:3], [1.0, 2.0, 3.0])
+    assert_same(product, 3 * weights[:3])
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         globals()[name]()

@@ -145,6 +145,8 @@ class Channel:
             raise ProcessError(has_failed(process, text))
         for process, one in found.items():
             if one["at"] != self.at and not one["is_last"]:
+                if "waits" in one["content"]:
+                    self._meet(Point(*one["content"]["waits"]))  # so that it has an error, too
                 raise ProcessError(
                     f"process {process} is at {one['at']}, but process {self._me} is at {self.at}. All processes must "
                     "call the same steps as often, in the same order"
@@ -216,7 +218,7 @@ class Channel:
         if channel._round < other.round and channel._problem is None:
             channel._problem = f"this process was at {self.at}, when another was at {other.at}"
             channel.at = self.at
-            channel._tell_aside(Message({}), self._seconds)
+            channel._tell_aside(Message({"waits": [self.name, self._round, self.at]}), self._seconds)
 
     def _check_about(self, process: int, about: Mapping[str, str]) -> None:
         for name in (*self.about, *about):

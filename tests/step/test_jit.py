@@ -20,6 +20,7 @@ from zoo import WORKLOADS, Workload, assert_same, is_float, projected, stack
 
 import jitbatch as jb
 from jitbatch import Static, jitbatch
+from jitbatch.plan import plannable
 from jitbatch.util.errors import ArgumentError, PlanError
 
 W = {"w": jnp.linspace(-0.5, 0.7, 12).reshape(3, 4)[:, :3], "embed": jnp.linspace(-1, 1, 30).reshape(10, 3)}
@@ -700,3 +701,21 @@ def test_a_body_that_changes_from_trace_to_trace() -> None:
     step = jb.jit(lambda params, trees: next(remaining).batch(params, trees))
     with pytest.raises(ArgumentError, match="each time it is traced"):
         step(W, TREES)
+
+
+def test_plans_are_for_the_platform_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For that of committed parameters, or of the mesh, and not for the default of JAX."""
+    found: list[str] = []
+    make = plannable.make_plan
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        found.append(args[4].platform)
+        return make(*args, **kwargs)
+
+    total = jitbatch(lambda w, xs: sum(jnp.tanh(x * w) for x in xs))
+    weight = jax.device_put(jnp.float32(2), jax.devices()[0])
+    monkeypatch.setattr(plannable, "make_plan", noted)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    for mesh in (None, jax.make_mesh((1,), ("data",))):
+        jb.jit(lambda w, xs: total.batch(w, xs).sum(), mesh=mesh, samples="xs")(weight, [[1.0], [2.0, 3.0]])
+    assert set(found) == {"cpu"}

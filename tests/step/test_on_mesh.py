@@ -21,7 +21,7 @@ from jitbatch.util.errors import ArgumentError
 HERE = Path(__file__).parents[1]
 CHECKED = (
     "equal_and_uneven_parts", "set_meshes", "two_axes", "padding_and_prefetch", "ragged", "keys", "accumulated",
-    "capacities",
+    "capacities", "other_meshes",
 )  # fmt: skip
 
 
@@ -70,7 +70,9 @@ def test_a_plan_of_ones_own_is_refused() -> None:
     double = jitbatch(lambda scale, x: scale * x)
     step = jb.jit(lambda scale, plan: double.batch(scale, plan), mesh=jax.make_mesh((1,), ("data",)))
     (plan,) = double.plans(jnp.float32(2), [[1.0, 2.0]])
-    with pytest.raises(ArgumentError, match=r"as by `f.plan`, is for one device: give samples, and plan ahead by"):
+    with pytest.raises(
+        ArgumentError, match=r"is not for a step on a mesh.*`for samples in step.prefetch\(minibatches\)`"
+    ):
         step(jnp.float32(2), plan)
 
 
