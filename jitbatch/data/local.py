@@ -84,11 +84,8 @@ def _part(value: Any, process: int, processes: int, path: tuple[Any, ...], rows:
         if fields is None:
             return tuple(at(SequenceKey(index), part) for index, part in enumerate(value))
         return type(value)(*(at(GetAttrKey(name), part) for name, part in zip(fields, value, strict=True)))
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        count = len(value)
-    elif np.shape(value) and hasattr(value, "__getitem__"):
-        count = np.shape(value)[0]
-    else:
+    has_rows = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not has_rows and not (np.ndim(value) and hasattr(value, "__getitem__")):
         parts, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda part: part is not value)
         if treedef != jax.tree.structure(0):  # None, or a node that is registered
             return treedef.unflatten([at(way[0], part) for way, part in parts])
@@ -97,5 +94,5 @@ def _part(value: Any, process: int, processes: int, path: tuple[Any, ...], rows:
             "rows: a minibatch is a list of samples, an array with one row per sample, or a pytree of such. Pass other "
             "values to the step directly"
         )
-    rows[keystr(path)] = count
+    count = rows[keystr(path)] = len(value)
     return value[count * process // processes : count * (process + 1) // processes]
