@@ -97,7 +97,7 @@ def auto(rows: Sequence[Any]) -> str:
             digits(row["auto"]["median"] * 1e3),
             digits(row["loop"]["median"] * 1e3),
             f"{row['auto']['median'] / row['loop']['median']:.2f}",
-            f"{row['calls to settle']:,}",
+            "stays with batches" if row["calls to settle"] is None else f"{row['calls to settle']:,}",
         ]
         for row in rows
     ]

@@ -16,6 +16,7 @@ from jitbatch.execute.fused.targets import CPU
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.tables import Kind
 from jitbatch.tune.flops import flops_of
+from jitbatch.util import compat
 from jitbatch.util.caches import Cache
 
 
@@ -26,38 +27,42 @@ class Costs:
     Attributes:
         call: a jitted call.
         step: a step of the dispatch executor.
-        launch: a step of the fused executor.
+        phase, launch: a cell type in a program of the fused executor; each of its steps.
         operation: an equation of a program, when it runs.
         flop, byte: a floating point operation; a byte that is read or written.
         plan, node: planning a batch of known structures, and each of its nodes.
+        copied: planning a node for the per-sample executor, which copies inputs one by one.
         record: recording a node of a new structure.
         program, equation: compiling a program, and each of its equations.
     """
 
     call: float
     step: float
+    phase: float
     launch: float
     operation: float
     flop: float
     byte: float
     plan: float
     node: float
+    copied: float
     record: float
     program: float
     equation: float
 
 
 ON_CPU = Costs(
-    call=20e-6, step=150e-6, launch=10e-6, operation=5e-7, flop=2e-11, byte=2.5e-11, plan=1e-3, node=1e-6, record=20e-6,
-    program=0.3, equation=2e-3,
+    call=15e-6, step=30e-6, phase=2e-6, launch=1e-6, operation=3e-7, flop=7e-12, byte=5e-12, plan=50e-6, node=1e-7,
+    copied=7e-7, record=6e-6, program=0.3, equation=2e-3,
 )  # fmt: skip
-"""The costs of a CPU with two cores, jax 0.10."""
+"""The costs of a CPU with two cores, jax 0.10, measured on 2026-11-19 with `bench/costs.py` on a busy machine. They are
+rounded so that of the executors that are compared there (`--predictions`) the faster one is predicted to be faster."""
 
 ON_ACCELERATOR = Costs(
-    call=40e-6, step=200e-6, launch=20e-6, operation=3e-6, flop=1e-13, byte=2e-12, plan=1e-3, node=1e-6, record=20e-6,
-    program=1.0, equation=5e-3,
+    call=40e-6, step=200e-6, phase=0.0, launch=20e-6, operation=3e-6, flop=1e-13, byte=2e-12, plan=50e-6, node=1e-7,
+    copied=7e-7, record=6e-6, program=1.0, equation=5e-3,
 )  # fmt: skip
-"""The costs of a large GPU or TPU. They are guesses from data sheets, not measurements."""
+"""The costs of a large GPU or TPU. They are guesses from data sheets, except for planning, which is a CPU's."""
 
 
 def known_costs() -> Costs:
@@ -66,7 +71,14 @@ def known_costs() -> Costs:
 
 
 class Work(NamedTuple):
-    """The work of a node: floating-point operations, bytes of its rows, bytes of its shared operands, and equations."""
+    """The work of a node.
+
+    Attributes:
+        flops: floating-point operations.
+        row_bytes: bytes of its rows, and of the elements that it looks up in shared operands.
+        bound_bytes: bytes of the shared operands that it reads as a whole.
+        equations: the number of its equations.
+    """
 
     flops: int
     row_bytes: int
@@ -82,15 +94,43 @@ def work_of(kind: Kind) -> Work:
 
     def estimate() -> Work:
         cell = kind.cell
-        inputs = list(zip(map(_bytes, cell.in_avals), kind.vmapped, strict=True))
+        inputs = list(zip(cell.jaxpr.jaxpr.invars, cell.in_avals, kind.vmapped, strict=True))
+        read = [bytes_read(cell.jaxpr.jaxpr, var) for var, _, is_row in inputs if not is_row]
+        rows = [_bytes(aval) for _, aval, is_row in inputs if is_row]
         return Work(
             flops=flops_of(cell.jaxpr),
-            row_bytes=sum(size for size, is_row in inputs if is_row) + sum(map(_bytes, cell.out_avals)),
-            bound_bytes=sum(size for size, is_row in inputs if not is_row),
+            row_bytes=sum(rows) + sum(map(_bytes, cell.out_avals)) + sum(looked_up for _, looked_up in read),
+            bound_bytes=sum(whole for whole, _ in read),
             equations=max(len(cell.jaxpr.jaxpr.eqns), 1),
         )
 
     return _work.get_or_make(kind, estimate)
+
+
+def bytes_read(jaxpr: Any, operand: Any) -> tuple[int, int]:
+    """The bytes that are read of an operand of a jaxpr as a whole, and by look-ups of some of its elements.
+
+    A look-up (a gather or a dynamic slice, such as `embedding[token]`) reads as many elements as it returns. Once an
+    equation reads the whole operand, look-ups read nothing more.
+    """
+    size, looked_up = _bytes(operand.aval), 0
+    if any(out is operand for out in jaxpr.outvars):
+        return size, 0
+    for equation in jaxpr.eqns:
+        slots = [slot for slot, atom in enumerate(equation.invars) if atom is operand]
+        if not slots:
+            continue
+        if equation.primitive.name in compat.LOOKUPS and slots == [0]:
+            looked_up += sum(_bytes(out.aval) for out in equation.outvars)
+        elif equation.primitive.name in compat.CALLS:
+            body = next(iter(compat.jaxprs_in_params(equation.params)))
+            found = [bytes_read(body, body.invars[slot]) for slot in slots]
+            if any(whole for whole, _ in found):
+                return size, 0
+            looked_up += sum(part for _, part in found)
+        else:
+            return size, 0
+    return (size, 0) if looked_up > size else (0, looked_up)
 
 
 def _bytes(aval: Any) -> int:
@@ -104,7 +144,7 @@ class Load(NamedTuple):
         samples, structures, nodes, kinds: the number of each.
         steps: the number of ranks of all kinds: a lower bound on the number of steps (see `ir/ranks`).
         flops: floating-point operations.
-        row_bytes: bytes of rows.
+        row_bytes: bytes of rows, and of the elements that nodes look up in shared operands.
         step_bytes, sample_bytes, structure_bytes: bytes of shared operands, if they are read once for each step; for
             each node of each sample; for each node of each structure.
         kind_equations, structure_equations, sample_equations: equations of all kinds; of all nodes of all structures;
@@ -170,7 +210,8 @@ def _joined(graphs: Sequence[Graph], column: int) -> np.ndarray:
 
 def fused_seconds(load: Load, costs: Costs) -> float:
     compute = _compute(load.flops, load.row_bytes + load.step_bytes, costs)
-    return _planning(load.nodes, costs) + costs.call + load.steps * costs.launch + compute
+    steps = load.kinds * costs.phase + load.steps * costs.launch
+    return _planning(load.nodes, costs) + costs.call + steps + compute
 
 
 def dispatch_seconds(load: Load, costs: Costs) -> float:
@@ -186,8 +227,10 @@ def whole_seconds(load: Load, costs: Costs) -> float:
 
 
 def per_sample_seconds(load: Load, costs: Costs) -> float:
+    """One program, with the nodes of all samples one by one."""
     compute = _compute(load.flops, load.row_bytes + load.sample_bytes, costs)
-    return (load.samples + 1) * costs.call + load.sample_equations * costs.operation + compute
+    planning = costs.plan + load.nodes * costs.copied
+    return planning + costs.call + load.sample_equations * costs.operation + compute
 
 
 def _planning(nodes: int, costs: Costs) -> float:

@@ -83,10 +83,19 @@ def test_load_of_a_batch() -> None:
     assert not got.has_effects
 
 
-def test_one_sample_is_fastest_alone_and_many_are_not() -> None:
-    one, many = load(20), load(*range(10, 74))
-    assert per_sample_seconds(one, ON_CPU) < fused_seconds(one, ON_CPU) < dispatch_seconds(one, ON_CPU)
-    assert fused_seconds(many, ON_CPU) < per_sample_seconds(many, ON_CPU)
+def test_samples_are_fastest_alone_where_no_two_nodes_share_a_type() -> None:
+    def layers(params: list[Any], x: Any) -> Any:
+        for weights in params:
+            x = layer(weights, x)
+        return x
+
+    layer = jitbatch(lambda weights, x: jnp.tanh(x @ weights))
+    weights = [jnp.ones((number, number + 1)) for number in range(1, 17)]
+    alone = load_of(graphs_of(jitbatch(layers), weights, [np.ones(1, np.float32)]))
+    assert alone.kinds == alone.nodes == 16
+    assert per_sample_seconds(alone, ON_CPU) < fused_seconds(alone, ON_CPU) < dispatch_seconds(alone, ON_CPU)
+    for of_one_type in (load(20), load(*range(10, 74))):
+        assert fused_seconds(of_one_type, ON_CPU) < per_sample_seconds(of_one_type, ON_CPU)
     equal = load(*[20] * 64)
     assert whole_seconds(equal, ON_CPU) < per_sample_seconds(equal, ON_CPU)
 
@@ -112,8 +121,8 @@ def test_the_steps_of_a_batch_take_its_time() -> None:
     for in_one_program, seconds in ((True, fused_seconds), (False, dispatch_seconds)):
         steps = sum(step_seconds(work, rows, in_one_program, ON_CPU) for rows in (3, 3, 3, 1, 1))
         planning = ON_CPU.plan + whole.nodes * ON_CPU.node
-        call = ON_CPU.call if in_one_program else 0.0
-        assert seconds(whole, ON_CPU) == pytest.approx(planning + call + steps)
+        program = ON_CPU.call + ON_CPU.phase if in_one_program else 0.0
+        assert seconds(whole, ON_CPU) == pytest.approx(planning + program + steps)
 
 
 def test_a_cell_is_compiled_in_each_width() -> None:
@@ -121,3 +130,28 @@ def test_a_cell_is_compiled_in_each_width() -> None:
     work = work_of(graph.tables.kinds[int(graph.kind[0])])
     assert cell_price(work, 3, True, ON_CPU) == pytest.approx(3 * work.equations * ON_CPU.equation)
     assert cell_price(work, 3, False, ON_CPU) > cell_price(work, 3, True, ON_CPU)
+
+
+EMBEDDING = jnp.ones((50, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("look_up", "rows_read"),
+    [
+        (lambda embedding, token: embedding[token], 1),
+        (lambda embedding, token: jnp.take(embedding, jnp.stack([token, token + 1]), axis=0).sum(0), 2),
+        (lambda embedding, token: jax.lax.dynamic_slice_in_dim(embedding, token, 3).sum(0), 3),
+        (lambda embedding, token: jax.nn.relu(embedding)[token], 0),
+        (lambda embedding, token: embedding[token] + embedding.sum(0), 0),
+        (lambda embedding, token: jax.lax.dynamic_slice_in_dim(embedding, token, 30).sum(0) + embedding[token], 31),
+        (lambda embedding, token: embedding[jnp.full(60, token)].sum(0), 0),
+    ],
+    ids=["index", "take", "slice", "relu", "also as a whole", "twice", "more than all"],
+)
+def test_a_look_up_reads_the_elements_that_it_returns(look_up: Any, rows_read: int) -> None:
+    """Otherwise, models with embeddings would never run sample by sample."""
+    (graph,) = graphs_of(jitbatch(lambda e, x: jitbatch(look_up)(e, x)), EMBEDDING, [np.int32(3)])
+    work = [work_of(graph.tables.kinds[kind_id]) for kind_id in graph.kind.tolist()]
+    row = 4 * WIDTH
+    assert sum(each.row_bytes for each in work) == 4 + row + rows_read * row
+    assert sum(each.bound_bytes for each in work) == (0 if rows_read else EMBEDDING.nbytes)
