@@ -150,7 +150,7 @@ class AsyncBatched(Batched[P, R]):
         return InFlight(self.flight, arguments, shared, limits.most)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        if "decisions" not in kwargs:
+        if kwargs.get("decisions") is None:
             raise self._missing("ahead of a run")
         return super()._call(args, kwargs)
 

@@ -12,14 +12,18 @@ import jax
 import numpy as np
 
 from jitbatch.record.nodes import cut
-from jitbatch.record.questions import Question, drive
+from jitbatch.record.questions import Question, answer_of, drive
 from jitbatch.record.recorder import Recorder
 from jitbatch.util import compat
+from jitbatch.util.array_leaves import described, is_array
 from jitbatch.util.errors import ArgumentError, DecisionError
 from jitbatch.util.sites import describe_function
 from jitbatch.util.static import Static, bits_key
 
 FORMAT = 1
+
+ANYWHERE = ""
+"""The place of an answer that fits every question."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -93,6 +97,23 @@ class Decisions(Sequence[Static[Any]]):
             for sample in self.samples
         ]
 
+    @staticmethod
+    def from_answers(answers: Iterable[Iterable[Any]]) -> "Decisions":
+        """Makes decisions from answers of your own, such as the actions of a treebank.
+
+        Args:
+            answers: for each sample its answers, in the form of `answers`: a number or an array for each question; for
+                a question about a tree, a list of the answers to its leaves. It is not checked at which places they are
+                asked for.
+
+        >>> Decisions.from_answers([[True, False], [False]]).answers
+        [[True, False], [False]]
+        """
+        return Decisions(
+            Static(tuple((ANYWHERE, encoded(list(map(_own_answer, _leaves_of(answer))))) for answer in sample))
+            for sample in answers
+        )
+
     def to_json(self) -> str:
         """Returns the decisions as JSON: data alone, safe to load."""
         content = [[[place, *answer] for place, answer in sample.value] for sample in self.samples]
@@ -108,6 +129,19 @@ class Decisions(Sequence[Static[Any]]):
             return Decisions(Static(tuple(map(_decision, sample))) for sample in content["samples"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise DecisionError(f"this text is not what Decisions.to_json writes: {error}") from error
+
+
+def _leaves_of(answer: Any) -> Sequence[Any]:
+    return answer if isinstance(answer, list | tuple) else [answer]
+
+
+def _own_answer(leaf: Any) -> Any:
+    """A leaf as `value` would answer it."""
+    if type(leaf) in (bool, int, float, complex):
+        return leaf
+    if not is_array(leaf) or compat.is_tracer(leaf):
+        raise DecisionError(f"an answer is a number or an array with a value, not {described(leaf)}")
+    return answer_of(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
 
 
 def _decision(content: list[Any]) -> tuple[str, tuple[Any, ...]]:
@@ -173,6 +207,11 @@ class Realised:
         return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *args: Any, decisions: Static[Any] | None = None, **kwargs: Any) -> Any:
+        if decisions is not None and type(decisions) is not Static:
+            raise DecisionError(
+                f"the decisions of {describe_function(self)} are of type {type(decisions).__name__}: pass `run.decisions` of a "
+                "rollout, or make decisions of answers with `jitbatch.Decisions.from_answers(answers)`"
+            )
         coroutine = self.asynchronous(*args, **kwargs)
         return coroutine if decisions is None else replayed(coroutine, decisions.value)
 
@@ -213,7 +252,7 @@ def replayed(coroutine: Any, decisions: Sequence[tuple[str, tuple[Any, ...]]]) -
             )
         count += 1
         place, answer = decision
-        if place != question.place or len(answer) != len(leaves):
+        if place not in (question.place, ANYWHERE) or len(answer) != len(leaves):
             raise DecisionError(
                 f"decision {count - 1} of {sample} was asked for elsewhere than at {question.where}: the function has "
                 f"changed, or the decisions are those of another sample. {_REMEDY}"

@@ -203,7 +203,7 @@ def concrete(leaf: Any, where: str) -> Any:
             f"{primal.aval.str_short()}, which has no value there. Ask outside of the transformation, or in a batch: "
             "`run = f.rollout(shared, samples)`, then `f.batch(shared, samples, decisions=run.decisions)` inside of it"
         )
-    return answer_of(jax.numpy.asarray(primal))
+    return answer_of(primal if isinstance(primal, jax.Array) else np.asarray(primal, jax.typeof(primal).dtype))
 
 
 def answer_of(array: Any) -> Any:

@@ -13,6 +13,7 @@ from jitbatch.rollout.lowered import KnownTypes, Types
 from jitbatch.rollout.program import Program
 from jitbatch.rollout.walks import Walks
 from jitbatch.util.caches import Cache
+from jitbatch.util.static import Static
 
 MAX_PROGRAMS = 16
 """The number of cached programs for each function and kind of shared arguments."""
@@ -43,6 +44,8 @@ class Engine:
         """The recording of a sample with its decisions, if a rollout recorded it; else None."""
         place = self._names.index("decisions")
         sample = structure.sample
+        if type(sample[place]) is not Static:
+            return None
         alone = Structure((*sample[:place], *sample[place + 1 :]), 0, self._names, has_data=False)
         return self.walks.recording_of(structure, alone.key, sample[place].value)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jitbatch.record.context import Context
-from jitbatch.record.decisions import answer_key, decoded
+from jitbatch.record.decisions import ANYWHERE, answer_key, decoded
 from jitbatch.record.finalise import Recording
 from jitbatch.record.structure import Structure
 from jitbatch.rollout.live import Live
@@ -73,7 +73,7 @@ class Walks:
         path: list[Segment] = []
         found = self._segments.get(first_key(key))
         for place, answer in decisions:
-            if found is None or found.place != place or len(answer) != len(found.asked):
+            if found is None or place not in (found.place, ANYWHERE) or len(answer) != len(found.asked):
                 return None
             path.append(found)
             found = self._segments.get(answer_key(found.serial, decoded(answer)))

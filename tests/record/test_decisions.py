@@ -47,6 +47,41 @@ def test_all_answers_survive_encoding() -> None:
     assert short.dtype == jnp.bfloat16
 
 
+def test_own_answers_are_decisions() -> None:
+    own = Decisions.from_answers([[np.bool_(True), jnp.asarray(False)], [], [True, True, True, False]])
+    assert own.answers == [[True, False], [], [True, True, True, False]]
+    assert Decisions.from_json(own.to_json()) == own
+    xs = [3.0, 10.0]
+    for function in (halve, decorated(halve.__wrapped__.asynchronous)):  # type: ignore[attr-defined]
+        function.rollout(1.0, SAMPLES)
+        some = Decisions.from_answers([[True, False], [True, True, True, False]])
+        np.testing.assert_array_equal(function.batch(1.0, xs, decisions=some), [1.5, 1.25])
+    with pytest.raises(DecisionError, match=r"sample 0 of .* after the 1 that its decisions have: there are"):
+        halve.plan(1.0, [3.0], decisions=Decisions.from_answers([[True]]))
+    with pytest.raises(DecisionError, match=r"an answer is a number or an array with a value, not 'up'"):
+        Decisions.from_answers([["up"]])
+
+
+def test_own_answers_to_trees_and_for_arrays() -> None:
+    @decorated
+    async def chosen(one: Any, x: Any) -> Any:
+        signs, best = await jitbatch.value((x > 0, x.argmax()))
+        return one * x[best] * (1 + int(signs.sum()))
+
+    xs = [np.array([1.0, 2.0], np.float32), np.array([5.0, -2.0], np.float32)]
+    own = Decisions.from_answers([[[np.array([True, True]), 1]], [[np.array([True, False]), np.int32(0)]]])
+    assert [answer[0][1] for answer in own.answers] == [1, 0]
+    np.testing.assert_array_equal(chosen.batch(1.0, xs, decisions=own), chosen.batch(1.0, xs))
+
+
+def test_what_is_no_decisions() -> None:
+    found = halve.rollout(1.0, SAMPLES).decisions
+    with pytest.raises(DecisionError, match=r"are of type list: pass `run.decisions` .* Decisions.from_answers"):
+        halve.plan(1.0, SAMPLES, decisions=found.answers)
+    with pytest.raises(DecisionError, match=r"Roll out first, and pass the decisions"):
+        halve.plan(1.0, SAMPLES, decisions=None)
+
+
 def test_too_few_and_too_many() -> None:
     found = halve.rollout(1.0, SAMPLES).decisions
     many = Decisions([jitbatch.Static(found[0].value + found[1].value)])

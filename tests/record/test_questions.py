@@ -180,6 +180,13 @@ def test_run_under_grad_answers_with_the_primal() -> None:
     assert jax.grad(lambda x: jitbatch.run(slope(x)))(3.0) == 3.0
 
 
+def test_run_inside_of_jit_answers_for_python_numbers() -> None:
+    async def slope(x: Any, count: Any) -> Any:
+        return x * (await jitbatch.value(count))
+
+    assert jax.jit(lambda x: jitbatch.run(slope(x, 3)))(2.0) == 6.0
+
+
 def test_run_inside_of_a_sample() -> None:
     @decorated
     def inner(one: Any, x: Any) -> Any:
