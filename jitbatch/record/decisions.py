@@ -209,8 +209,8 @@ class Realised:
     def __call__(self, *args: Any, decisions: Static[Any] | None = None, **kwargs: Any) -> Any:
         if decisions is not None and type(decisions) is not Static:
             raise DecisionError(
-                f"the decisions of {describe_function(self)} are of type {type(decisions).__name__}: pass `run.decisions` of a "
-                "rollout, or make decisions of answers with `jitbatch.Decisions.from_answers(answers)`"
+                f"the decisions of {describe_function(self)} are of type {type(decisions).__name__}: pass "
+                "`run.decisions` of a rollout, or make them of answers with `jitbatch.Decisions.from_answers(answers)`"
             )
         coroutine = self.asynchronous(*args, **kwargs)
         return coroutine if decisions is None else replayed(coroutine, decisions.value)

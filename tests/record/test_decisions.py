@@ -76,7 +76,7 @@ def test_own_answers_to_trees_and_for_arrays() -> None:
 
 def test_what_is_no_decisions() -> None:
     found = halve.rollout(1.0, SAMPLES).decisions
-    with pytest.raises(DecisionError, match=r"are of type list: pass `run.decisions` .* Decisions.from_answers"):
+    with pytest.raises(DecisionError, match=r"are of type list: pass `run.decisions` .*Decisions.from_answers"):
         halve.plan(1.0, SAMPLES, decisions=found.answers)
     with pytest.raises(DecisionError, match=r"Roll out first, and pass the decisions"):
         halve.plan(1.0, SAMPLES, decisions=None)
