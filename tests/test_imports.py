@@ -1,6 +1,7 @@
 """The folders are stages: each imports only itself and earlier stages, and no module imports itself in a circle."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
     for module in MODULES:
         visit(module)
+
+
+def test_chains_of_imports_are_short() -> None:
+    """A module is read after those that it imports. Make the number smaller where you can."""
+
+    @functools.cache
+    def chain(module: str) -> list[str]:
+        return [module, *max((chain(other) for other, _ in EDGES[module]), key=len, default=[])]
+
+    longest = chain("jitbatch.decorator")
+    assert len(longest) <= 28, " > ".join(longest)
 
 
 def test_every_stage_says_what_goes_in_and_what_comes_out() -> None:

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "execute/fused/memory": "execute/test_memory.py",
     "execute/fused/shapes": "execute/fused/test_loop.py",
     "execute/fused/sizing": "execute/fused/test_program.py",
+    "execute/fused/tables": "core/test_equal_plans.py",
     "execute/fused/weight_gradients": "execute/test_weight_uses.py",
     "execute/predicted_memory": "execute/test_memory.py",
     "execute/program": "execute/test_registry.py",

@@ -2,17 +2,16 @@
 
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from jitbatch.inspect.check import Check
-from jitbatch.inspect.report import Report
-from jitbatch.plan.capacity import Capacity
-from jitbatch.plan.plan import Plan
-from jitbatch.plan.prefetch import Ahead
-from jitbatch.rollout.rollout import Rollout
-from jitbatch.serve.server import Server
-from jitbatch.util.caches import CacheInfo
-
 if TYPE_CHECKING:
+    from jitbatch.inspect.check import Check
+    from jitbatch.inspect.report import Report
     from jitbatch.methods.batched import Batched
+    from jitbatch.plan.capacity import Capacity
+    from jitbatch.plan.plan import Plan
+    from jitbatch.plan.prefetch import Ahead
+    from jitbatch.rollout.rollout import Rollout
+    from jitbatch.serve.server import Server
+    from jitbatch.util.caches import CacheInfo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,34 +51,34 @@ class BoundBatched(Generic[P, R]):
         """See `Batched.batch`; the object is the shared argument."""
         return self._batched.batch(self._instance, *args, **kwargs)
 
-    def rollout(self, *args: Any, **kwargs: Any) -> Rollout:
+    def rollout(self, *args: Any, **kwargs: Any) -> "Rollout":
         """See `AsyncBatched.rollout`; the object is the shared argument."""
         return self._batched.rollout(self._instance, *args, **kwargs)  # type: ignore[attr-defined]
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, **kwargs: Any) -> "Plan":
         """See `Batched.plan`; the object is the shared argument."""
         return self._batched.plan(self._instance, *args, **kwargs)
 
-    def capacity(self, *args: Any, **kwargs: Any) -> Capacity:
+    def capacity(self, *args: Any, **kwargs: Any) -> "Capacity":
         """See `Batched.capacity`; the object is the shared argument."""
         return self._batched.capacity(self._instance, *args, **kwargs)
 
-    def plans(self, *args: Any, **kwargs: Any) -> Ahead[Plan]:
+    def plans(self, *args: Any, **kwargs: Any) -> "Ahead[Plan]":
         """See `Batched.plans`; the object is the shared argument."""
         return self._batched.plans(self._instance, *args, **kwargs)
 
-    def explain(self, *args: Any, **kwargs: Any) -> Report:
+    def explain(self, *args: Any, **kwargs: Any) -> "Report":
         """See `Batched.explain`; the object is the shared argument."""
         return self._batched.explain(self._instance, *args, **kwargs)
 
-    def check(self, *args: Any, **kwargs: Any) -> Check:
+    def check(self, *args: Any, **kwargs: Any) -> "Check":
         """See `Batched.check`; the object is the shared argument."""
         return self._batched.check(self._instance, *args, **kwargs)
 
-    def serve(self, *args: Any, **kwargs: Any) -> Server:
+    def serve(self, *args: Any, **kwargs: Any) -> "Server":
         """See `Batched.serve`; the object is the shared argument."""
         return self._batched.serve(self._instance, *args, **kwargs)
 
-    def cache_info(self) -> dict[str, CacheInfo]:
+    def cache_info(self) -> "dict[str, CacheInfo]":
         """See `Batched.cache_info`."""
         return self._batched.cache_info()

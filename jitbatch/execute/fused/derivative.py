@@ -4,9 +4,24 @@ A `jax.custom_vjp` has no forward mode, and a loop with a dynamic trip count has
 primitive, `tangents_p`, computes the tangents of the function's results. Its evaluation is JAX's forward mode of the
 function. Its transposition is the custom rule.
 
-Second derivatives are linear in the same way. The derivative of the cotangents along a direction is a Hessian times
-that direction, and Hessians are symmetric: its transposition is forward mode over the custom rule again. So reverse
-mode over either mode needs no reverse mode of the custom rule.
+For a function y = f(x) with the Jacobian J:
+
+    jvp             dx -> J dx                   forward mode, by JAX
+    vjp             dy -> Jᵀ dy                  its transposition, the custom rule
+    hvp             dx -> H dx                   H = d(Jᵀ dy)/dx, the Hessian of x -> dy · f(x)
+
+Second derivatives are linear, too. The tangents of the first two functions, in x and in their operand, are
+
+    of jvp          (dx', dx'') -> H' + J dx''            where H' = d(J dx)/dx along dx'
+    of vjp          (dx', dy'') -> H dx' + Jᵀ dy''
+
+Forward mode over either mode evaluates them, by JAX. Their transpositions have the cotangent z:
+
+    of jvp          z -> (H dx with z for dy, Jᵀ z)
+    of vjp          z -> (H z, J z)                       since a Hessian is symmetric
+
+These are `hvp`, which is forward mode over the custom rule, with `vjp` and `jvp`. So reverse mode over either mode
+needs no reverse mode of the custom rule.
 """
 
 import itertools
@@ -70,7 +85,10 @@ def with_rule(
 
 
 class _Modes:
-    """The derivatives of a function of some arguments, as functions of lists of float leaves."""
+    """The derivatives of a function of some arguments, as functions of lists of float leaves.
+
+    With the names at the head of this module: `jvp` is `J dx`, `vjp` is `Jᵀ dy`, and `hvp` is `H dx`.
+    """
 
     def __init__(
         self, fun: Callable[..., Any], forward: Callable[..., Any], again: Callable[..., Any],
@@ -81,24 +99,24 @@ class _Modes:
         self.primals = primals
         self.values = results
 
-    def push(self, args: Any, d_args: list[Any]) -> list[Any]:
-        """The tangents of the results."""
+    def jvp(self, args: Any, d_args: list[Any]) -> list[Any]:
+        """`J dx`: the tangents of the results."""
         return self.results.floats(jax.jvp(self.fun, args, self._tangents_of(args, d_args))[1])
 
-    def pull(self, args: Any, saved: Any, d_results: list[Any]) -> list[Any]:
-        """The cotangents of the arguments."""
+    def vjp(self, args: Any, saved: Any, d_results: list[Any]) -> list[Any]:
+        """`Jᵀ dy`: the cotangents of the arguments."""
         cotangents = self.results.unflatten(d_results, [None] * len(self.results.flows))
         return self.arguments.floats(self.backward(args, saved, cotangents))
 
-    def pull_afresh(self, args: Any, d_results: list[Any]) -> list[Any]:
-        """`pull` as a function of the arguments alone."""
+    def vjp_from_inputs(self, args: Any, d_results: list[Any]) -> list[Any]:
+        """`vjp` as a function of the arguments alone."""
         results, saved = self.forward(*args)
-        return self.pull(self.again(results, args), saved, d_results)
+        return self.vjp(self.again(results, args), saved, d_results)
 
-    def bend(self, args: Any, d_results: list[Any], d_args: list[Any]) -> list[Any]:
-        """The derivative of the cotangents of the arguments along `d_args`: a symmetric function of `d_args`."""
-        pull = partial(self.pull_afresh, d_results=d_results)
-        return jax.jvp(pull, (args,), (self._tangents_of(args, d_args),))[1]
+    def hvp(self, args: Any, d_results: list[Any], d_args: list[Any]) -> list[Any]:
+        """`H dx`: the derivative of the cotangents `Jᵀ dy` along `d_args`."""
+        vjp = partial(self.vjp_from_inputs, d_results=d_results)
+        return jax.jvp(vjp, (args,), (self._tangents_of(args, d_args),))[1]
 
     def tangents(self, args: Any, saved: Any, d_primals: Any) -> Any:
         """The tangents of the results, as one linear operation with derivatives in both modes."""
@@ -108,42 +126,42 @@ class _Modes:
 
         @jax.custom_jvp
         def evaluate(flat: list[Any], d_args: list[Any]) -> list[Any]:
-            return self.push(tree.unflatten(flat)[0], d_args)
+            return self.jvp(tree.unflatten(flat)[0], d_args)
 
         @evaluate.defjvp
         def of_evaluate(primals: Any, tangents: Any) -> tuple[Any, Any]:
             results = evaluate(*primals)
-            return results, self._second(primals, tangents, tree, self.push, self._transposed_push, results)
+            return results, self._second(primals, tangents, tree, self.jvp, self._transposed_jvp, results)
 
         @jax.custom_jvp
         def transpose(flat: list[Any], d_results: list[Any]) -> list[Any]:
             args, saved = tree.unflatten(flat)
-            return self.pull(args, saved, d_results)
+            return self.vjp(args, saved, d_results)
 
         @transpose.defjvp
         def of_transpose(primals: Any, tangents: Any) -> tuple[Any, Any]:
             results = transpose(*primals)
-            return results, self._second(primals, tangents, tree, self.pull_afresh, self._transposed_pull, results)
+            return results, self._second(primals, tangents, tree, self.vjp_from_inputs, self._transposed_vjp, results)
 
         results = _bind(flat, d_inputs, evaluate, transpose, like=(inputs, outputs))
         return self.results.unflatten(results, list(map(_no_tangent, jax.tree.leaves(self.values))))
 
-    def _transposed_push(self, args: Any, saved: Any, d_args: list[Any], d_results: list[Any]) -> list[Any]:
-        return [*self.bend(args, d_results, d_args), *self.pull(args, saved, d_results)]
+    def _transposed_jvp(self, args: Any, saved: Any, d_args: list[Any], d_results: list[Any]) -> list[Any]:
+        return [*self.hvp(args, d_results, d_args), *self.vjp(args, saved, d_results)]
 
-    def _transposed_pull(self, args: Any, saved: Any, d_results: list[Any], d_args: list[Any]) -> list[Any]:
-        return [*self.bend(args, d_results, d_args), *self.push(args, d_args)]
+    def _transposed_vjp(self, args: Any, saved: Any, d_results: list[Any], d_args: list[Any]) -> list[Any]:
+        return [*self.hvp(args, d_results, d_args), *self.jvp(args, d_args)]
 
     def _second(
         self, primals: Any, tangents: Any, tree: Any, fun: Callable[..., Any], transposed: Callable[..., Any],
         results: list[Any],
     ) -> list[Any]:  # fmt: skip
-        """The tangents of `push` or `pull`, as one linear operation of the tangents of both its operands.
+        """The tangents of `jvp` or `vjp`, as one linear operation of the tangents of both its operands.
 
         Args:
             primals, tangents: of the flat arguments and saved values, and of the operand that is linear.
             tree: the tree of the former.
-            fun: `push` or `pull`, as a function of the arguments and the linear operand.
+            fun: `jvp` or `vjp`, as a function of the arguments and the linear operand.
             transposed: the transposition, a function of the arguments, saved values, linear operand and cotangents.
             results: of `fun`.
         """
