@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,3 +195,13 @@ def test_tables_of_another_size_or_dtype() -> None:
     for loop in (-1, 0):
         with pytest.raises(ValueError, match="loop"):
             schedule.by_ranks(loop)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+def test_random_wrong_arguments_raise_or_return(seed: int) -> None:
+    """In a process of its own, which would crash alone."""
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-X", "faulthandler", "-m", "core.border_calls", str(seed), "150"]
+    done = subprocess.run(command, cwd=tests, capture_output=True, text=True, check=False, timeout=600)
+    assert "all done" in done.stdout, (done.stdout[-2000:], done.stderr[-2000:])
+    assert done.returncode == 0
