@@ -40,6 +40,28 @@ def sentiment(params: Any, tree: Any) -> Any:
     return jax.nn.log_softmax(encode(tree) @ params["out"])
 
 
+@jitbatch
+def combine(params: Any, left: Any, right: Any) -> Any:
+    return jnp.tanh(left @ params["left"] + right @ params["right"])
+
+
+@jitbatch
+def score(params: Any, h: Any) -> Any:
+    return jax.nn.log_softmax(h @ params["out"])
+
+
+@jitbatch
+def untagged(params: Any, tree: Any) -> Any:
+    def encode(tree: Any) -> Any:
+        return combine(params, *map(encode, tree)) if isinstance(tree, tuple) else word(params, tree)
+
+    return score(params, encode(tree))
+
+
+def without_tags(tree: Any) -> Any:
+    return (without_tags(tree[1]), without_tags(tree[2])) if isinstance(tree, tuple) else tree
+
+
 def random_tree(rng: np.random.Generator, words: int) -> Any:
     if words == 1:
         return int(rng.integers(40))
@@ -66,35 +88,39 @@ def portable(report: Report) -> Report:
 
 
 def draw_before_and_after(report: Report, file: Path) -> None:
-    """Draws each call as a launch of its own, and beside it the steps with the number of calls in each."""
+    """Draws each call as a launch of its own, and below it the steps with the number of calls in each.
+
+    The type is large, for screens on which the picture is 400 pixels wide.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
     from matplotlib.patches import Rectangle
 
-    figure, (before, after) = plt.subplots(1, 2, figsize=(11, 3.4), width_ratios=(1, 1))
+    figure, (before, after) = plt.subplots(2, 1, figsize=(7.2, 6.4), height_ratios=(1, 1.15))
     colours = [colour(cell) for cell in range(len(report.cells))]
     each = [cell for cell, one in enumerate(report.cells) for _ in range(one.calls or 0)]
-    across = 43
+    across = 40
     for at, cell in enumerate(each):
         before.add_patch(Rectangle((at % across, -(at // across)), 0.8, 0.8, color=colours[cell]))
-    before.set(xlim=(-0.5, across + 0.5), ylim=(-len(each) / across - 0.5, 1.5))
-    before.set_title(f"before: {len(each)} calls, one by one", fontsize=11)
-    lanes = list(dict.fromkeys((launch.cell, launch.part) for launch in report.step_list))
-    steps: dict[int, tuple[int, int, tuple[int, int]]] = {}
+    before.set(xlim=(-0.3, across + 0.1), ylim=(-len(each) / across + 0.8, 1.1))
+    before.set_title(f"Before: {len(each)} calls, one by one", fontsize=17, loc="left")
+    steps: dict[int, tuple[int, int, int]] = {}
     for launch in report.step_list:
-        column, count, lane = steps.get(launch.step, (launch.column, 0, (launch.cell, launch.part)))
-        steps[launch.step] = (column, count + launch.count, lane)
-    for column, count, lane in steps.values():
-        y = -lanes.index(lane)
-        after.add_patch(Rectangle((column, y), 0.9, 0.8, color=colours[lane[0]]))
-        after.text(column + 0.45, y + 0.4, str(count), ha="center", va="center", color="white", fontsize=8)
-    for y, (cell, part) in enumerate(lanes):
-        name = " ".join(filter(None, (report.cells[cell].name, report.cells[cell].parts[part].name)))
-        after.text(-0.3, -y + 0.4, name, ha="right", va="center", fontsize=9)
-    after.set(xlim=(-4.5, len(report.columns) + 0.2), ylim=(-len(lanes) + 0.5, 1.5))
-    after.set_title(f"after: {report.steps} steps, with how many calls each runs", fontsize=11)
+        column, count, cell = steps.get(launch.step, (launch.column, 0, launch.cell))
+        steps[launch.step] = (column, count + launch.count, cell)
+    lanes = list(dict.fromkeys(cell for _, _, cell in steps.values()))
+    for column, count, cell in steps.values():
+        y = -1.5 * lanes.index(cell)
+        after.add_patch(Rectangle((column, y), 0.94, 0.8, color=colours[cell]))
+        after.text(column + 0.47, y + 0.37, str(count), ha="center", va="center", color="white", fontsize=16)
+    for y, cell in enumerate(lanes):
+        one = report.cells[cell]
+        merged = f", {one.distinct} distinct: equal calls run once" if one.distinct < (one.calls or 0) else ""
+        after.text(0, -1.5 * y + 0.92, f"{one.name}: {one.calls} calls{merged}", va="bottom", fontsize=14)
+    after.set(xlim=(-0.08, len(report.columns) + 0.03), ylim=(-1.5 * len(lanes) + 1.45, 1.6))
+    after.set_title(f"After: {report.steps} steps, with the calls that each runs", fontsize=17, loc="left")
     for axes in (before, after):
         axes.axis("off")
     figure.tight_layout()
@@ -103,8 +129,9 @@ def draw_before_and_after(report: Report, file: Path) -> None:
 
 
 def main() -> None:
-    report = portable(sentiment.explain(*draw()))
-    draw_before_and_after(report, HERE / "before-after.png")
+    params, trees = draw()
+    draw_before_and_after(untagged.explain(params, [without_tags(tree) for tree in trees]), HERE / "before-after.png")
+    report = portable(sentiment.explain(params, trees))
     report.to_html(HERE.parent / "live" / "report.html")
     chromium = shutil.which("chromium")
     if chromium is None:

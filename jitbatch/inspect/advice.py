@@ -207,7 +207,7 @@ def _of_variants(variants: Variants, plan: Explained) -> Advice | None:
         calls = sum(group.calls or 0 for groups in variants.sets for group in groups)
         saved = f"Then turns of {readable_count(calls)} calls share steps" if calls else "Then turns share steps"
     if grows:
-        saved += ". As it is, new samples can add types, and then compile again"
+        saved += ". As it is, new samples can add types, and then compile again."
     would_do = "one" if len(variants.sets) == 1 else str(len(variants.sets))
     text = (
         f"`{variants.function}` has {variants.types} types where {would_do} would do: "

@@ -11,6 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from jitbatch.inspect.terminal import HEADINGS, facts, further_cells, rows_of, shown_cells
+from jitbatch.inspect.verdict import unit
 from jitbatch.util.readable import readable_count, readable_place, readable_seconds, short_paths
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ COLOURS = ("#4e79a7", "#e8833a", "#59a14f", "#d1495b", "#8e6bb0", "#2a9d9d", "#c
 CELLS, LANES = 12, 24
 """A drawing has a lane for each cell type, or a lane for each function if there are more types than `CELLS`; it has at
 most `LANES`."""
+
+_IN_NOTEBOOK = [HEADINGS.index(name) for name in ("calls", "distinct", "steps", "width", "pad", "time", "compile")]
 
 MARKS = {"yes": "✓", "partly": "◐", "hardly": "✗"}
 
@@ -55,22 +58,28 @@ def lanes_of(report: "Report") -> tuple[list[str], list[int]]:
 
 
 def table_html(report: "Report") -> str:
-    """Returns the report as HTML for a notebook: verdict, advice, table and totals."""
-    cell = "padding:2px 10px;text-align:right"
-    first = "padding:2px 10px;text-align:left;white-space:pre"
-    head = "".join(f'<th style="{first if i < 2 else cell}">{escape(name)}</th>' for i, name in enumerate(HEADINGS))
+    """Returns the report as HTML for a notebook: verdict, advice, table and totals.
+
+    The table has the columns that fit beside each other in a notebook. Text and page have all of them.
+    """
+    cell = "padding:2px 6px;text-align:right"
+    first = "padding:2px 6px;text-align:left;white-space:normal;overflow-wrap:anywhere"
+    names = [HEADINGS[0], *(HEADINGS[at] for at in _IN_NOTEBOOK)]
+    head = "".join(f'<th style="{cell if at else first}">{escape(name)}</th>' for at, name in enumerate(names))
     lines = []
     shown = shown_cells(report)
     for row in rows_of(report, shown):
-        texts = "".join(f'<td style="{first if i < 2 else cell}">{escape(text)}</td>' for i, text in enumerate(row))
-        lines.append(f"<tr>{texts}</tr>")
+        name = escape(row[0]).replace(" ", "&nbsp;") if row[0].startswith(" ") else escape(row[0])
+        where = f"<br><small>{escape(row[1])}</small>" if row[1] else ""
+        texts = "".join(f'<td style="{cell}">{escape(row[at])}</td>' for at in _IN_NOTEBOOK)
+        lines.append(f'<tr><td style="{first}">{name}{where}</td>{texts}</tr>')
     return (
         f"<p><b>{escape(report.function)}</b> <code>{escape(readable_place(report.where))}</code></p>"
         f"<p><b>{escape(report.verdict.headline)}</b> {escape(report.verdict.numbers)}</p>"
-        f"{_items(report, report.advice) or f'<p>{NOTHING}</p>'}"
+        f"{_items(report, report.advice, '<br>') or f'<p>{NOTHING}</p>'}"
         f'<div style="overflow-x:auto"><table style="border-collapse:collapse"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
-        f"<p>{escape(further_cells(report, shown))}</p>{_notes(report)}{_facts(report)}"
+        f"<p>{escape(further_cells(report, shown))}</p>{_notes(report, '<br>')}{_facts(report)}"
     )
 
 
@@ -151,13 +160,14 @@ def _data(report: "Report") -> dict[str, Any]:
 
 
 def _tiles(report: "Report") -> str:
+    what = unit(report)
     tiles = [
         (readable_count(report.samples), "samples"),
         (readable_count(report.calls), "calls"),
-        (readable_count(report.distinct), "different calls and parts"),
-        (readable_count(report.steps), f"steps, {report.lower_bound} at least"),
-        (f"{report.mean_width:.1f}", "of them a step"),
-        (f"{100 * report.padding:.0f}%", "padding"),
+        (readable_count(report.distinct), f"distinct {what}"),
+        (readable_count(report.steps), f"steps (lower bound {readable_count(report.lower_bound)})"),
+        (f"{report.mean_width:.1f}", f"{what} per step (mean)"),
+        (f"{100 * report.padding:.0f}%", "of computed rows are padding"),
         (
             readable_seconds(report.times.run) if report.times.run else report.executor,
             "run" if report.times.run else "executor",
@@ -205,18 +215,18 @@ def _facts(report: "Report") -> str:
     return f"<dl>{rows}</dl>"
 
 
-def _notes(report: "Report") -> str:
-    return f"<h3>Good to know</h3>{_items(report, report.notes)}" if report.notes else ""
+def _notes(report: "Report", after_place: str = "") -> str:
+    return f"<h3>Good to know</h3>{_items(report, report.notes, after_place)}" if report.notes else ""
 
 
-def _items(report: "Report", some: "Sequence[Advice]") -> str:
-    """Returns advice or notes as a list, "" if there are none."""
+def _items(report: "Report", some: "Sequence[Advice]", after_place: str = "") -> str:
+    """Returns advice or notes as a list, "" if there are none. In a notebook, without styles, places end a line."""
     if not some:
         return ""
     places = short_paths([report.where, *(advice.where for advice in some if advice.where)])
     items = ""
     for advice in some:
-        where = f"<small>{escape(places[advice.where])}</small>" if advice.where else ""
+        where = f"<small>{escape(places[advice.where])}</small>{after_place}" if advice.where else ""
         code = f"<pre>{where}<code>{escape(advice.code)}</code></pre>" if where else ""
         saves = f". <b>{escape(advice.saves)}</b>" if advice.saves else ""
         items += f"<li>{_marked(advice.text)}{saves}{code}</li>"

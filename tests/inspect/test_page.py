@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -282,6 +283,112 @@ def many_types(count: int) -> Report:
 
     samples = [np.ones((2 + length, 4), np.float32) for length in range(count)]
     return jitbatch(pooled_words_with_a_name_that_is_longer_than_its_column_in_any_table).explain(1.0, samples)
+
+
+@jitbatch
+def add(w: Any, h: Any, x: Any) -> Any:
+    return jnp.tanh(h * w + x)
+
+
+def chain(w: Any, xs: Any) -> Any:
+    h = jnp.zeros(4)
+    for x in xs:
+        h = add(w, h, x)
+    return h.sum()
+
+
+def chains(lengths: Any) -> Report:
+    return jitbatch(chain).explain(
+        jnp.ones(4), [np.full((length, 4), n, np.float32) for n, length in enumerate(lengths, 1)]
+    )
+
+
+def test_a_step_in_several_launches_names_all_of_its_samples(browser: Any, tmp_path: Path) -> None:
+    page, wrong = opened(browser, chains([5] * 28), tmp_path / "report.html")
+    labels = page.eval_on_selector_all("#batch .mark", "marks => marks.map(mark => mark.getAttribute('aria-label'))")
+    several = [label for label in labels if "launches" in label and "28 calls" in label]
+    assert several
+    assert all("of 28 samples" in label for label in several)
+    assert wrong == []
+
+
+def test_a_wider_step_is_drawn_no_shorter(browser: Any, tmp_path: Path) -> None:
+    lengths = [12] * 40 + [6] * 11  # 51 calls run in one launch, 40 calls in several
+    report = chains(lengths)
+    launches = [launch.step for launch in report.step_list]
+    assert len(launches) > len(set(launches))
+    page, _ = opened(browser, report, tmp_path / "report.html")
+    widths = {
+        int(calls): mark.bounding_box()["width"]
+        for mark in page.locator("#time .mark").all()
+        if (calls := re.findall(r"(\d+) calls in", mark.get_attribute("aria-label") or "")[0]) in ("40", "51")
+        and "add" in (mark.get_attribute("aria-label") or "").split(",")[0]
+    }
+    assert widths[40] <= widths[51] * 1.05
+
+
+def test_every_box_has_its_number(browser: Any, tmp_path: Path) -> None:
+    report = chains([5] * 64 + [9])
+    for width in (1280, 400):
+        page, _ = opened(browser, report, tmp_path / "report.html", width=width)
+        marks = page.locator("#batch .mark").count()
+        assert page.locator("#batch .mark text").count() == marks
+        assert "1" in page.locator("#batch .mark text").all_text_contents()
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_positions_in_time_are_named_also_where_columns_are_narrow(browser: Any, tmp_path: Path, width: int) -> None:
+    page, _ = opened(browser, chains([120, 90]), tmp_path / "report.html", width=width)
+    names = page.locator("#batch > text:not(.lane)").all_text_contents()
+    assert len(names) > 2
+    assert all(re.fullmatch(r"(phase|round) \d+", name) for name in names), names
+    boxes = [label.bounding_box() for label in page.locator("#batch > text:not(.lane)").all()]
+    boxes.sort(key=lambda box: box["x"])
+    assert all(box["x"] + box["width"] < after["x"] for box, after in itertools.pairwise(boxes))
+
+
+def test_what_does_not_fit_says_so(browser: Any, tmp_path: Path) -> None:
+    report = chains([120, 90])
+    page, _ = opened(browser, report, tmp_path / "report.html", width=400)
+    hints = page.locator(".hint:visible").all_inner_texts()
+    columns = len(report.columns)
+    assert re.fullmatch(rf"Columns 1 to \d+ of {columns} are visible. Scroll sideways for the others.", hints[0])
+    assert "4 of 11 columns are visible. Scroll sideways for the others." in hints
+    assert any(re.search(r"\d+ of \d+ calls are visible. Scroll", text) for text in hints)
+    page.locator(".scroll").first.evaluate("box => { box.scrollLeft = box.scrollWidth; }")
+    page.wait_for_function(f"document.querySelector('.hint').textContent.includes('to {columns} of {columns} are')")
+    page, _ = opened(browser, chains([2, 3]), tmp_path / "report.html")
+    assert page.locator(".hint:visible").count() == 0
+
+
+def test_tiles_stand_alone(report: Report) -> None:
+    tiles = dict(re.findall(r"<div class=tile><dt>(.*?)</dt><dd>(.*?)</dd></div>", report.to_html()))
+    assert {"samples", "calls", "distinct parts of calls", "parts of calls per step (mean)"} <= tiles.keys()
+    assert tiles[f"steps (lower bound {report.lower_bound})"] == str(report.steps)
+    whole = re.findall(r"<dt>(.*?)</dt>", chains([1, 1]).to_html())
+    assert {"distinct calls", "calls per step (mean)"} <= set(whole)
+
+
+def test_advice_says_what_it_saves_and_notes_stand_below_the_table() -> None:
+    def layers(w: Any, x: Any) -> Any:
+        return add(w[1], add(w[0], x, x), x).sum()
+
+    report = jitbatch(layers).explain([jnp.ones(4), jnp.zeros(4)], [np.full(4, n, np.float32) for n in range(8)])
+    text = report.to_html()
+    assert "<h2>What to do</h2><p>Nothing: " in text
+    assert (
+        text.index("</table>") < text.index("<h3>Good to know</h3>") < text.index("is used with 2 sets of parameters")
+    )
+    for told in (many_types(8).to_html(), many_types(8)._repr_html_()):
+        assert "<b>It would save up to 7 of 8 steps and " in told
+    assert "Good to know" in report._repr_html_()
+
+
+def test_the_table_in_a_notebook_fits_a_column_of_text(browser: Any, report: Report) -> None:
+    page = browser.new_page(viewport={"width": 560, "height": 900})
+    page.set_content(f"<body style='font: 14px sans-serif'>{report._repr_html_()}</body>")
+    assert page.locator("table").bounding_box()["width"] <= 544
+    assert "compile" in page.locator("thead").inner_text()
 
 
 def test_a_drawing_has_a_lane_for_each_function_if_types_are_many(report: Report) -> None:
