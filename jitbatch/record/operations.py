@@ -29,7 +29,7 @@ from jitbatch.record.values import ADD, ConstantRow, Op, SharedSource, Value, ge
 from jitbatch.util import compat
 from jitbatch.util.array_leaves import is_array, plain_aval
 from jitbatch.util.errors import ControlFlowError, NumberError, OutputError
-from jitbatch.util.sites import Site, SiteRecorder, combines_computed
+from jitbatch.util.sites import Site, SiteRecorder, combines_computed, has_computed_index
 
 
 class OperationRecorder(compat.Trace):
@@ -160,11 +160,25 @@ class OperationRecorder(compat.Trace):
                 row = self.data_numbers.in_index(index, site)
                 if type(row) is Value:
                     return getitem(value, row)
+            elif self._is_look_up(value, site):
+                return getitem(value, self._row_of(np.int32(index)))
         else:
             length = len(index)
         op = Op([value], self.scope, len(self.builder.kinds), site)
         op.index = index
         return self._append(op, [Value(self, *self.tables.element_aval(value.aval_id, length), op)])[0]
+
+    def _is_look_up(self, value: Value, site: Site) -> bool:
+        """Whether an index into a value is data, so that all indices are one type: the value is a shared table of
+        vectors or numbers, as embeddings are, and Python has computed the index. Of larger parts, such as the matrices
+        of a stack of layers, each is shared: as rows they would be copied for each node."""
+        return (
+            not self.scope
+            and value.ndim <= 2
+            and not compat.is_prng_key(value.aval.dtype)
+            and self.rows.row(value) is None
+            and has_computed_index(site)
+        )
 
     def _key_of_split(self, value: Value, index: int) -> Value | None:
         """A row of a split key, if it can be recorded independently of the other rows. Else None."""
@@ -225,9 +239,14 @@ class OperationRecorder(compat.Trace):
             return inputs
         found = [None if self.rows.row(value) is not None else self._numbers.find(value) for value in inputs]
         return [
-            value if number is None else self.value(plain_aval(value), ConstantRow(number, plain_aval(value)))
+            value if number is None else self._row_of(number, plain_aval(value))
             for value, number in zip(inputs, found, strict=True)
         ]
+
+    def _row_of(self, number: Any, aval: Any = None) -> Value:
+        """A number as a row, of the type of `aval` or of its own."""
+        row = ConstantRow(number, aval)
+        return self.value(row.aval, row)
 
     def _operate(self, equation: Any, inputs: Sequence[Any], like: Value, site: Site) -> Value:
         """An operation whose output has the type of another value."""

@@ -56,9 +56,15 @@ class Rows:
         return value.row
 
     def any_row(self, value: Any) -> int:
-        """The row id of a value. A shared value becomes a row."""
+        """The row id of a value. A shared value becomes a row. A small constant becomes a row of the sample's own, so
+        that results with different constants have one program."""
         row = self.row(value)
-        return self.builder.shared_row(self.shared(value)) if row is None else row
+        if row is not None:
+            return row
+        origin = root(value)
+        if type(origin) is not Value and is_small(origin):
+            return self.builder.constant_row(origin)
+        return self.builder.shared_row(self.shared(value))
 
     def place(self, op: Op) -> None:
         """Assign row ids to the outputs of an operation, if it depends on the sample."""

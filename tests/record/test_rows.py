@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_recorder import X, inputs, recording
 
-from jitbatch import jitbatch
+from jitbatch import Static, jitbatch
 from jitbatch.record.rows import BARE, ClosesOverTracer
 
 lax: Any = jax.lax  # whose functions return `Value`s here
@@ -86,3 +86,64 @@ def test_constants_that_are_passed_are_one_bucket() -> None:
     plan = fun.plan(jnp.float32(3), [1.0, 2.0])
     assert plan.summary.steps == 2
     np.testing.assert_allclose(fun.batch(jnp.float32(3), plan), [9, 15])
+
+
+CONSTANTS = {
+    "int": len,
+    "float": lambda xs: float(len(xs)),
+    "NumPy": lambda xs: np.full((2, 3), len(xs), np.float32),
+    "JAX": lambda xs: jnp.asarray(len(xs)),
+}
+
+
+@pytest.mark.parametrize("constant", CONSTANTS)
+def test_results_with_different_constants_have_one_program(constant: str) -> None:
+    def fun(w: Any, xs: Any) -> Any:
+        return {"count": CONSTANTS[constant](xs), "sum": sum(jnp.sin(w * x) for x in xs)}
+
+    f = jitbatch(fun, executor="fused")
+    samples = [(0.5,) * count for count in (1, 2, 3, 4)]
+    like = f.plan(2.0, samples)
+    for chosen in (samples[2:] * 2, samples[:2] * 2):
+        plan = f.plan(2.0, chosen, like=like)
+        assert plan.static is like.static
+        got, wanted = f.batch(2.0, plan), [fun(2.0, sample) for sample in chosen]
+        for name in ("count", "sum"):
+            np.testing.assert_allclose(got[name], np.stack([result[name] for result in wanted]), rtol=1e-6)
+            assert got[name].dtype == jnp.asarray(wanted[0][name]).dtype
+
+
+WORDS = {word: place for place, word in enumerate(["the", "cat", "sat", "on", "a", "mat"])}
+
+
+def look_up(params: Any, sample: Any) -> Any:
+    vectors = [params["embed"][WORDS[word.value]] * params["scale"][WORDS[word.value] % 3] for word in sample]
+    return jnp.tanh(sum(vectors) @ params["weights"][len(sample) % 2]).sum()
+
+
+def test_look_ups_of_different_words_are_one_type() -> None:
+    """The words of a sample that only Python sees: a dictionary of its own gives the indices."""
+    params = {
+        "embed": jax.random.normal(jax.random.key(0), (6, 4)),
+        "scale": jnp.array([1.0, 2.0, 3.0]),
+        "weights": jax.random.normal(jax.random.key(1), (2, 4, 4)),
+    }
+    samples = [tuple(map(Static, words.split())) for words in ("the cat", "a mat", "on a", "the cat sat on the mat")]
+    f = jitbatch(look_up, executor="fused")
+    like = f.plan(params, samples[:2], like=None)
+    assert f.plan(params, samples[1:3], like=like).static is like.static
+    values, gradients = jax.value_and_grad(lambda p: f.batch(p, samples).sum())(params)
+    wanted, by_loop = jax.value_and_grad(lambda p: sum(look_up(p, sample) for sample in samples))(params)
+    np.testing.assert_allclose(values, wanted, rtol=1e-5)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6), gradients, by_loop
+    )
+
+
+def test_a_fixed_index_and_a_matrix_of_a_stack_are_shared() -> None:
+    with recording() as recorder:
+        (stack, table) = inputs(recorder, XS, X, shared=True)
+        place = 1
+        assert stack[place].row is None
+        assert table[0].row is None
+        assert table[place].row is not None
