@@ -24,8 +24,10 @@ class Strategy:
 
     def choose(self, batch: Recorded, first: Way) -> Choice:
         """Returns the way `first`, unless the cost model predicts that another way pays."""
-        graphs = batch.context.graphs
-        chooser: Chooser = batch.context.choosers.get_or_make(None, lambda: Chooser(graphs))
+        context = batch.context
+        if context.chooser is None:
+            context.chooser = Chooser(context.graphs)
+        chooser: Chooser = context.chooser
         others = self._others(batch, first) if chooser.is_open else ()
         if not others:
             return Choice(first)

@@ -88,7 +88,7 @@ class Context:
         orders: the order of keys in the shared arguments.
         others: at the first context, the contexts of other orders.
         known_recording: returns the recording of a structure if it exists elsewhere (see `rollout/walks`), else None.
-        choosers: the choice of strategies (see `plan/strategy`).
+        chooser: the choice of strategies (see `plan/strategy`), after the first plan.
         last_static: the static part of the last plan, whose output is among `known_outputs`.
     """
 
@@ -122,7 +122,7 @@ class Context:
         self.rooms = Cache(MAX_ROOMS) if first is None else first.rooms
         self.known_outputs = Cache(2) if earlier is None else earlier.known_outputs
         self.last_static: Any = None
-        self.choosers = Cache(1)
+        self.chooser: Any = None
         self.may_close_over_tracers = may_close_over_tracers
         self._avals: dict[Hashable, tuple[Any, int]] = {}
 
