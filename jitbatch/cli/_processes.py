@@ -1,13 +1,16 @@
 """Training in several processes: started here or elsewhere, joined, and in step with each other."""
 
 import argparse
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +31,9 @@ HEARTBEAT = 100
 
 GRACE = 15.0
 """Seconds that local processes get to end by themselves after one of them has failed."""
+
+SEEN_WITHIN = 30.0
+"""Seconds until other processes must see a file of process 0. Network file systems show new files late."""
 
 FORWARDED = {
     getattr(signal, name): getattr(signal, other)
@@ -72,8 +78,16 @@ def join(arguments: argparse.Namespace) -> int:
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, as the trainer does by itself
     seconds: dict[str, Any] = {"heartbeat_timeout_seconds": heartbeat, "shutdown_timeout_seconds": heartbeat}
     if address == AUTO:
-        jax.distributed.initialize(**seconds)
+        try:
+            jax.distributed.initialize(**seconds)
+        except ValueError as error:
+            raise CommandError(
+                f"no cluster is found by --coordinator {AUTO}, such as SLURM, Kubernetes or Open MPI ({error}) Give "
+                "--coordinator HOST:PORT, --processes N and --process I"
+            ) from None
         return heartbeat
+    if not re.fullmatch(r".+:\d+", address):
+        raise CommandError(f"--coordinator {address} is no HOST:PORT, such as 10.0.0.1:1234")
     if options["processes"] is None or options["process"] is None:
         raise CommandError("how many processes are there, and which is this? Give --processes N and --process I")
     if options["process"] >= options["processes"]:
@@ -217,6 +231,37 @@ class Together:
             return text
         said = self._channel.exchange(Message({"text": text}) if self.is_first else None)
         return said[0]["text"]
+
+    def compare(self, settings: Settings) -> None:
+        """Compares the settings of all processes with the next message."""
+        if self._channel is not None:
+            self._channel.about["settings"] = repr(settings)
+
+    def directory_of_first(self, directory: Path | None) -> Path:
+        """Returns the run directory, after all processes have seen the one that process 0 gives."""
+        if self._channel is None:
+            assert directory is not None
+            return directory
+        mark = None
+        if self.is_first:
+            assert directory is not None
+            mark = directory.resolve() / f"seen-{uuid.uuid4().hex}"
+            mark.touch()
+        mark = Path(self.of_first(str(mark)))
+        try:
+            until = time.monotonic() + SEEN_WITHIN
+            while not mark.exists():
+                if time.monotonic() > until:
+                    raise CommandError(
+                        f"{mark.parent} on {socket.gethostname()} is not the run directory of process 0. Give --run a "
+                        "directory on a disk that all machines share"
+                    )
+                time.sleep(0.1)
+            self.heard()  # all have looked
+        finally:
+            if self.is_first:
+                mark.unlink(missing_ok=True)
+        return mark.parent if directory is None else directory
 
     def heard(self, **wishes: bool) -> set[str]:
         """Returns the names of the wishes of all processes."""

@@ -4,7 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,17 +121,21 @@ def begin(options: Mapping[str, Any], directory: Path | None, loop_samples: int,
         if together.is_first:
             directory = stack.enter_context(new_run(settings.task, directory))
             write_settings(settings, directory)
-        run_directory = Path(together.of_first(str(directory)))
+        run_directory = together.directory_of_first(directory if together.is_first else None)
         stack.enter_context(stop_told(settings, run_directory))
         return train(trainer, run_directory, together, resume=False, loop_samples=loop_samples)
 
 
 def resume(options: Mapping[str, Any], directory: Path | None, loop_samples: int, heartbeat: int) -> int:
     """Train on in the directory of a run."""
-    directory = existing_run(options["task"], directory)
-    settings = resumed_settings(options, directory)
-    together = _processes.Together(settings, heartbeat)
-    with together.told(), held(directory) if together.is_first else nullcontext():
+    together = _processes.Together(None, heartbeat)
+    with together.told(), ExitStack() as stack:
+        if together.is_first:
+            directory = existing_run(options["task"], directory)
+            stack.enter_context(held(directory))
+        directory = together.directory_of_first(directory if together.is_first else None)
+        settings = resumed_settings(options, directory)
+        together.compare(settings)
         trainer = make_trainer(settings)
         with stop_told(settings, directory):
             return train(trainer, directory, together, resume=True, loop_samples=loop_samples)

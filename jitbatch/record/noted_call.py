@@ -61,8 +61,13 @@ def call_noted(
             raise flax_mutation(error, shared, name) from error
         if told := _wrong_await(error):
             raise QuestionError(f"{name} {told}: {error}") from error
-        _add_notes(error, name)
-        error.__traceback__ = users_part(error.__traceback__)
+        found = error
+        if isinstance(error, SystemError) and _is_too_deep(error):
+            found = RecursionError("maximum recursion depth exceeded").with_traceback(error.__traceback__)
+        _add_notes(found, name)
+        found.__traceback__ = users_part(found.__traceback__)
+        if found is not error:
+            raise found from error
         raise
 
 
@@ -114,7 +119,7 @@ def check_unchanged(shared: Sequence[Any], leaves: Sequence[Sequence[Any]], name
 
 
 def _is_too_deep(error: BaseException | None) -> bool:
-    """Whether an error is, or was caused by, too deep a recursion. Compiled code wraps it in another error."""
+    """Whether an error is, or was caused by, too deep a recursion. Compiled code wraps it in a `SystemError`."""
     while error is not None and not isinstance(error, RecursionError):
         error = error.__cause__ or error.__context__
     return error is not None

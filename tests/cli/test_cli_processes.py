@@ -37,6 +37,8 @@ def test_what_is_missing_is_said() -> None:
             {"coordinator": "127.0.0.1:1", "processes": 2, "process": 2},
             "of 2 processes the last is 1",
         ),
+        ({"coordinator": "10.0.0.1", "processes": 2, "process": 1}, "10.0.0.1 is no HOST:PORT, such as"),
+        ({"coordinator": "auto"}, "no cluster is found by --coordinator auto, .* Give --coordinator HOST:PORT"),
     ):
         with pytest.raises(CommandError, match=text):
             _processes.join(argparse.Namespace(**given))
@@ -77,17 +79,34 @@ def test_local_processes_get_signals_once_and_none_is_left(number: str, forwarde
 
 
 JOINS = """
-import argparse
+import argparse, os, sys
+from pathlib import Path
 from jitbatch.cli import _processes
 _processes.join(argparse.Namespace(coordinator="auto", heartbeat=20))
 import jax
-print(jax.process_index(), jax.process_count(), _processes.Together().of_first(f"said by {jax.process_index()}"))
+from jitbatch.errors import JitbatchError
+os.chdir(sys.argv[1])
+together = _processes.Together()
+run = Path("run") if together.is_first else None
+if run:
+    run.mkdir()
+print(jax.process_index(), jax.process_count(), together.of_first(f"said by {jax.process_index()}"))
+print(together.directory_of_first(run).resolve(), os.listdir("."))
+_processes.SEEN_WITHIN = 0.1
+if not together.is_first:
+    Path.exists = lambda path: False  # as on a machine with another disk
+try:
+    with together.told():
+        together.directory_of_first(run)
+except JitbatchError as error:
+    print(type(error).__name__, error)
 """
 
 
 @pytest.mark.parametrize("cluster", ["slurm", "open_mpi"])
-def test_a_cluster_is_found_by_jax(cluster: str) -> None:
-    """With `--coordinator auto`, processes join by what their launcher has set in the environment."""
+def test_a_cluster_is_found_by_jax(cluster: str, tmp_path: Path) -> None:
+    """With `--coordinator auto`, processes join by what their launcher has set in the environment. They begin in other
+    directories, and find that of process 0."""
     port = free_port()
     found = []
     for process in ("0", "1"):
@@ -101,10 +120,20 @@ def test_a_cluster_is_found_by_jax(cluster: str) -> None:
                 "OMPI_COMM_WORLD_RANK": process, "OMPI_COMM_WORLD_LOCAL_RANK": process,
             },
         }[cluster]  # fmt: skip
-        ports = {"JAX_COORDINATOR_PORT": port, "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"}
-        found.append(start(sys.executable, "-c", JOINS, **set_by_launcher, **ports, JAX_PLATFORMS="cpu"))
+        ports = {
+            "JAX_COORDINATOR_PORT": port, "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}", "JAX_PLATFORMS": "cpu",
+        }  # fmt: skip
+        directory = tmp_path / process
+        directory.mkdir()
+        found.append(
+            start(sys.executable, "-c", JOINS, str(directory), **set_by_launcher, **ports, JAX_PLATFORMS="cpu")
+        )
     for process, running in enumerate(found):
-        assert ended(running, 0, 60).splitlines()[-1] == f"{process} 2 said by 0"
+        joined, shared, failed = ended(running, 0, 60).splitlines()[-3:]
+        assert joined == f"{process} 2 said by 0"
+        assert shared == f"{tmp_path / '0' / 'run'} {[] if process else ['run']}"
+        assert failed.startswith("CommandError" if process else "ProcessError process 1 of 2 has failed: CommandError")
+        assert "is not the run directory of process 0. Give --run a directory on a disk that all machines" in failed
 
 
 def test_a_cluster_is_left_to_jax(monkeypatch: pytest.MonkeyPatch) -> None:
