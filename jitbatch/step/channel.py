@@ -6,6 +6,7 @@ folder. Messages are JSON.
 """
 
 import atexit
+import functools
 import itertools
 import json
 import re
@@ -129,8 +130,7 @@ class Channel:
             ProcessError: a process sent an error, has left, differs in `about` or `at`, or does not answer.
         """
         self.check()
-        if not Channel.used:
-            atexit.register(_leave_at_exit)  # runs before JAX's own handler, which waits for all processes
+        _register_at_exit()
         Channel.used[self.name] = self
         try:
             return self._exchange(message, seconds or self._seconds)
@@ -168,6 +168,7 @@ class Channel:
         """Tells the others, in their next round, that this process has left. Does not wait for them."""
         if self._problem is not None:
             return
+        Channel.used.pop(self.name, None)
         if error is None:
             self._problem = "this process has left a sequence of minibatches, which other processes may be at"
         else:
@@ -228,6 +229,12 @@ class Channel:
                     f"process {process} differs from process {self._me} in {name}: {other}, not {own}. All "
                     "processes must run the same code on the same versions, with the same dtypes"
                 )
+
+
+@functools.cache
+def _register_at_exit() -> None:
+    """Registers `_leave_at_exit` once. It runs before JAX's own handler, which waits for all processes."""
+    atexit.register(_leave_at_exit)
 
 
 def _leave_at_exit() -> None:

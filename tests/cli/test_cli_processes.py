@@ -125,9 +125,7 @@ def test_a_cluster_is_found_by_jax(cluster: str, tmp_path: Path) -> None:
         }  # fmt: skip
         directory = tmp_path / process
         directory.mkdir()
-        found.append(
-            start(sys.executable, "-c", JOINS, str(directory), **set_by_launcher, **ports, JAX_PLATFORMS="cpu")
-        )
+        found.append(start(sys.executable, "-c", JOINS, str(directory), **set_by_launcher, **ports))
     for process, running in enumerate(found):
         joined, shared, failed = ended(running, 0, 60).splitlines()[-3:]
         assert joined == f"{process} 2 said by 0"

@@ -52,7 +52,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     monkeypatch.setattr(compat, "wait_for_processes", service.wait)
     monkeypatch.setattr(jax, "process_index", lambda: service.me.index)
     monkeypatch.setattr(jax, "process_count", lambda: COUNT)
-    monkeypatch.setattr(Channel, "used", {"another": None})  # so that nothing runs at exit
+    monkeypatch.setattr(Channel, "used", {})
+    monkeypatch.setattr(channel_module, "_register_at_exit", lambda: None)
     monkeypatch.setattr(channel_module, "_numbers", {"test": itertools.repeat(0)})
     monkeypatch.setattr(watch.WATCH, "_start", lambda: None)
     monkeypatch.setattr(watch, "LEAVES", 0.1)
