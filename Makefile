@@ -109,7 +109,7 @@ sanitize:
 	ASAN_OPTIONS=detect_leaks=0 JITBATCH_CORE=native LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" \
 	    $(SANITIZED)/bin/python -m pytest -n 0 tests/core tests/record/test_finalise.py \
 	    tests/record/test_compiled_calls.py tests/record/test_held_parts.py tests/record/test_decorated.py \
-	    tests/record/test_known_samples.py tests/plan/test_refill.py tests/ir/test_input_rows.py \
+	    tests/record/test_known_structures.py tests/plan/test_refill.py tests/ir/test_input_rows.py \
 	    tests/rollout/test_stretches.py
 
 clean:

@@ -65,6 +65,8 @@ void narrow(char kind, const char *data, std::size_t bytes, char *out) {
 char kind_of(const char *format) {
   if (!format)
     return 0;
+  if (format[0] == '=') // this machine's order of bytes
+    ++format;
   switch (format[0]) {
   case '?':
     return format[1] ? 0 : 'b';

@@ -12,10 +12,10 @@
 #include "assembler.h"
 #include "calls.h"
 #include "fill.h"
-#include "known_samples.h"
 #include "numbering.h"
 #include "ranks.h"
 #include "refill.h"
+#include "samples.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -302,7 +302,7 @@ NB_MODULE(native, m) {
   m.doc() = "The compiled core of planning; `jitbatch.core.reference` says what it computes.";
 
   add_calls(m);
-  add_known_samples(m);
+  add_samples(m);
   add_refill(m);
   m.def("number", number_recording);
   m.def("find_ranks", [](Array types, Array order, Array reader, Array read) {

@@ -14,10 +14,10 @@ using namespace nb::literals;
 namespace jitbatch {
 
 Joined::Joined(std::shared_ptr<const Refill> refill, std::shared_ptr<const KnownBatch> samples, bool dedupe)
-    : refill_(std::move(refill)), samples_(checked_count(samples->samples.size())) {
-  check(samples->typed.size() == samples->samples.size(), "every sample has a typed graph");
+    : refill_(std::move(refill)), samples_(checked_count(samples->size())) {
+  check(samples->typed().size() == samples->size(), "every sample has a typed graph");
   const auto &table = refill_->layout->shared_table();
-  auto graphs = samples->typed;
+  auto graphs = samples->typed();
   inputs_ = KnownBatch::inputs(std::move(samples), refill_->formats);
   batch_ = std::make_shared<Batch>(table, std::move(graphs), *inputs_, refill_->shared(), dedupe);
   schedule_ = std::make_shared<Schedule>(batch_);

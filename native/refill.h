@@ -4,7 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "fill.h"
-#include "known_samples.h"
+#include "samples.h"
 
 namespace jitbatch {
 

@@ -1,6 +1,6 @@
 """The compiled core of planning. The classes of the same names in `jitbatch.core.reference` define the results."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,66 @@ class TypedGraph:
     @property
     def shared(self) -> list[int]: ...
 
+def bind_samples(
+    static_value: type, array: type, scalar: type, interned: Callable[[Any], Any],
+    is_named_tuple: Callable[[type, Any], bool], is_jax_array: Callable[[Any], bool], most: int,
+) -> None:  # fmt: skip
+    """Say once how samples are read.
+
+    Args:
+        static_value, array, scalar: `Static`, and NumPy's classes of arrays and scalars.
+        interned: returns the canonical object that is equal to a `Static` object.
+        is_named_tuple: whether JAX flattens a class as a named tuple; called with one of its objects, too.
+        is_jax_array: whether an object is an array of JAX, and no tracer.
+        most: the largest number of parts of a sample.
+    """
+
+def read_samples(columns: Sequence[Any], /) -> ReadSamples | None:
+    """Take samples apart. None if they cannot be read.
+
+    Args:
+        columns: for each part of the samples, a list with that part of each sample.
+    """
+
+def encode_sample(sample: tuple[Any, ...], leaves: list[Any], /) -> tuple[bytes, tuple[Any, ...]] | None:
+    """The encoding of a sample, and the objects whose addresses are in it. None if the sample cannot be read, or has
+    other leaves than these."""
+
+class ReadSamples:
+    """Samples that were taken apart. It holds the arrays in them."""
+    def __len__(self) -> int: ...
+    def encodings(self) -> list[bytes]: ...
+
+class KnownStructures:
+    """Structures by the encodings of samples; see `jitbatch.record.known_structures`."""
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def put(
+        self, encoding: bytes, graph: Any, nodes: int, results: int, output: int, leaves: int,
+        takes: Sequence[tuple[int, tuple[str, int, int], Sequence[int]]], constants: Sequence[bytes],
+    ) -> bool:  # fmt: skip
+        """Store a structure. False, if the encoding has one already.
+
+        Args:
+            encoding: of its samples. The caller keeps the objects alive whose addresses are in it.
+            graph, nodes, results: its graph, and the numbers of nodes and of outputs. The caller keeps the graph alive.
+            output: equal for graphs with results of one tree and of the same value classes.
+            leaves: the number of leaves of a sample.
+            takes: for each class of input rows its id, how its values lie in memory, and which leaves they are;
+                numbers from `leaves` on are constants.
+            constants: the memory of each constant.
+        """
+
+    def discard(self, encoding: bytes, /) -> None: ...
+    def take_used(self, encoding: bytes, /) -> bool:
+        """Whether a structure was found since the last call."""
+
+    def find(self, read: ReadSamples, /) -> KnownBatch | None:
+        """Samples as a batch. None, if a structure is not known, or if a number does not fit the class that it is a
+        row of."""
+
 class KnownBatch:
-    """Known samples, one after the other.
+    """Samples of known structures, one after the other.
 
     Attributes:
         nodes, results: the number of nodes of all graphs, and of their outputs.
@@ -46,46 +104,11 @@ class KnownBatch:
     @property
     def output(self) -> int: ...
     def graphs(self) -> tuple[Any, ...]: ...
-    def structures(self) -> list[Any]: ...
     def lacks(self, table: Any, /) -> bool:
-        """Whether some sample has no typed graph for these types. The batch keeps the existing ones, because other
+        """Whether some structure has no typed graph for these types. The batch keeps the existing ones, because other
         batches may replace them in the cache."""
 
     def put_typed(self, graphs: Sequence[Any], /) -> None: ...
-
-class KnownSamples:
-    """Samples by identity; see `jitbatch.record.known_samples`."""
-    def __init__(self) -> None: ...
-    def __len__(self) -> int: ...
-    def put(
-        self, structure: Any, sample: Sequence[Any], graph: Any, nodes: int, results: int, output: int,
-        containers: Sequence[tuple[Any, tuple[Any, ...]]], arrays: Sequence[Any],
-        inputs: Sequence[tuple[int, Sequence[Any]]], formats: Sequence[tuple[str, int, int]],
-    ) -> bool:  # fmt: skip
-        """Store a sample. Returns False if the core cannot read its inputs or already has the sample.
-
-        Args:
-            structure: keeps the parts of the sample, its containers with their items, and its arrays alive.
-            sample: its parts.
-            graph, nodes, results: its graph, and the numbers of nodes and of outputs.
-            output: equal for graphs with results of one tree and of the same value classes.
-            containers: the lists and dicts in the sample, each with its items (see `Structure`).
-            arrays: the arrays in the sample. Their numbers may change, and are read for each batch.
-            inputs: its input rows. What is not among `arrays` never changes.
-            formats: how the values of each class lie in memory.
-        """
-
-    def discard(self, sample: Sequence[Any], /) -> None: ...
-    def take_used(self, sample: Sequence[Any], /) -> bool:
-        """Whether a sample was found since the last call."""
-
-    def find(self, columns: Sequence[Any], /) -> KnownBatch | None:
-        """Find samples by their parts. None, if one is not known, or has another item in a container, or an array of
-        another shape or dtype.
-
-        Args:
-            columns: for each part, a list with that part of each sample.
-        """
 
 class Layout:
     @property

@@ -171,7 +171,7 @@ class Planner:
             return request.rooms
         count, platform = len(batch), options.platform_for(batch.call.shared)
         if request.is_eager:
-            is_traced = any(map(compat.is_tracer, batch.arrays))
+            is_traced = any(True for _ in batch.tracers)
             eager = ("eager", on_grid(count), is_traced, platform)
             return batch.context.rooms.get_or_make(eager, lambda: Rooms(headroom_at_first=True))
         if request.like == "auto":

@@ -4,7 +4,7 @@ import copy
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitbatch.ir.graph import Graph
 from jitbatch.ir.input_rows import Inputs
@@ -14,6 +14,9 @@ from jitbatch.record.shared_arguments import SharedArguments
 from jitbatch.record.structure import Structure
 from jitbatch.util import compat
 from jitbatch.util.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch
 
 
 class Call:
@@ -49,34 +52,35 @@ class Recorded:
     """The samples of a call in a context.
 
     Attributes:
-        known: the samples in the core, if all of them are known there; otherwise None.
+        known: the samples in the core, after `record`. None if the core cannot use one of them.
         graphs: the graph of each sample, after `record`.
     """
 
     def __init__(self, call: Call, context: Context):
         self.call = call
         self.context = context
-        self.known = context.samples.find(call.mapped)
+        self.known: KnownBatch | None = None
         self.graphs: Sequence[Graph] = ()
-        if self.known is None:
-            self.structures = context.take_apart(call.samples, [part.name for part in call.mapped])
+        self._read = context.structures.read(call.mapped)
+        self._count = len(self.structures if self._read is None else self._read)
 
     def __len__(self) -> int:
-        return len(self.structures) if self.known is None else len(self.known)
+        return self._count
 
     @cached_property
     def structures(self) -> list[Structure]:
         """The flattened samples."""
-        assert self.known is not None
-        return self.known.structures()
+        return self.context.take_apart(self.call.samples, [part.name for part in self.call.mapped])
 
-    def record(self, keeps: bool = True) -> Sequence[Graph]:
-        """Record the samples. `keeps` says whether to cache them."""
-        if self.known is None:
-            self.graphs = self.context.graphs_of(self.structures, self.call.shared, self.call.arguments, keeps)
+    def record(self) -> Sequence[Graph]:
+        """Record the samples."""
+        context, call, read = self.context, self.call, self._read
+        if read is None:
+            self.graphs = context.graphs_of(self.structures, call.shared, call.arguments)
         else:
-            self.graphs = self.known.graphs()
-            self.context.graphs.count(len(self.known))
+            self.graphs, self.known = context.graphs_read(
+                read, lambda index: call.samples[index], call.shared, call.arguments
+            )
         return self.graphs
 
     @property
@@ -85,15 +89,17 @@ class Recorded:
         return sum([len(graph.kind) for graph in self.graphs]) if self.known is None else self.known.nodes
 
     @property
-    def arrays(self) -> Iterator[Any]:
-        """The array leaves of all samples."""
-        return itertools.chain.from_iterable([structure.arrays for structure in self.structures if structure.arrays])
+    def tracers(self) -> Iterator[Any]:
+        """The leaves that are tracers. The core reads no sample with a tracer."""
+        structures = self.structures if self._read is None else ()
+        arrays = itertools.chain.from_iterable([structure.arrays for structure in structures if structure.arrays])
+        return filter(compat.is_tracer, arrays)
 
     @property
     def is_concrete_or_differentiated_once(self) -> bool:
         """Whether all leaves are concrete, or take part only in one reverse-mode differentiation."""
-        leaves = self.call.shared.leaves if self.known else itertools.chain(self.call.shared.leaves, self.arrays)
-        return all(map(compat.is_in_reverse_mode_alone, filter(compat.is_tracer, leaves)))
+        shared = filter(compat.is_tracer, self.call.shared.leaves)
+        return all(map(compat.is_in_reverse_mode_alone, itertools.chain(shared, self.tracers)))
 
     def some(self, chosen: Iterable[int]) -> "Recorded":
         """Returns the samples with these indices."""
@@ -101,10 +107,14 @@ class Recorded:
         vars(part).pop("inputs", None)
         part.structures = [self.structures[i] for i in chosen]
         part.graphs = [self.graphs[i] for i in chosen]
-        part.known = None
+        part.known = part._read = None
+        part._count = len(part.graphs)
         return part
 
     @cached_property
     def inputs(self) -> Sequence[Inputs]:
         """The leaves of each sample that are rows of its graph."""
-        return [structure.inputs_of(graph) for structure, graph in zip(self.structures, self.graphs, strict=True)]
+        return [
+            graph.input_rows.taken(structure.leaves)
+            for structure, graph in zip(self.structures, self.graphs, strict=True)
+        ]

@@ -37,7 +37,7 @@ class ServingPlanner:
         """Returns the samples of a call, which is one of requests, with their graphs. No request comes twice."""
         contexts = self._owner.contexts
         batch = Recorded(call, contexts.find(call.arguments, call.shared, contexts.first_granularity(None)))
-        batch.record(keeps=False)
+        batch.record()
         return batch
 
     def refill(self, like: Plan, batch: Recorded) -> Plan | None:

@@ -1,8 +1,8 @@
 """Graphs by structure: only the first sample of each structure is recorded."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -11,27 +11,27 @@ from jitbatch.ir.tables import Tables
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.finalise import Recording, number
 from jitbatch.record.known_calls import KnownCalls
-from jitbatch.record.known_samples import KnownSamples, graph_part
+from jitbatch.record.known_structures import KnownStructures, graph_part
 from jitbatch.record.nodes import build
 from jitbatch.record.noted_call import call_noted, check_unchanged, note_wrong_arguments, without_collections
 from jitbatch.record.recorder import Recorder
 from jitbatch.record.shared_arguments import SharedArguments
-from jitbatch.record.structure import Structure, aval_of, described_leaves, identities
+from jitbatch.record.structure import Structure, aval_of, described_leaves
 from jitbatch.util import compat, passes
 from jitbatch.util.budget import Budget, BudgetCache
 from jitbatch.util.caches import Cache
 from jitbatch.util.key_order import Orders
 from jitbatch.util.sites import describe_function
 
+if TYPE_CHECKING:
+    from jitbatch.core.native import KnownBatch, ReadSamples
+
 FIRST_STRUCTURES, MAX_STRUCTURES = 4096, 16384
 """The number of cached graphs for each function and kind of shared arguments: at first, and after a dropped graph was
 needed again. A graph of 40 nodes takes about 10 kB, with its structure and its typed form."""
 
-MAX_SAMPLES = 65536
-"""The number of cached samples. Their limit starts at `FIRST_STRUCTURES`, too; one takes about 2 kB."""
-
 MAX_BYTES = 256 * 2**20
-"""The limit in bytes for the cached graphs and samples of one function, for all kinds of shared arguments together."""
+"""The limit in bytes for the cached graphs of one function, for all kinds of shared arguments together."""
 
 FIRST_KINDS, MAX_KINDS = 1024, 8192
 """The number of node kinds in one context. A context with more is dropped, and recording starts again. The limit is
@@ -115,7 +115,7 @@ class Context:
         self.graphs = BudgetCache(
             MAX_STRUCTURES if self._remembers else 0, FIRST_STRUCTURES, self._budget, lambda graph: [graph_part(graph)]
         )
-        self.samples = KnownSamples(MAX_SAMPLES if self._remembers else 0, FIRST_STRUCTURES, self._budget)
+        self.structures = KnownStructures(MAX_STRUCTURES if self._remembers else 0, FIRST_STRUCTURES, self._budget)
         self.known = KnownCalls(MAX_SIGNATURES) if first is None else first.known
         self.programs = Cache(MAX_PROGRAMS)
         earlier = before or first
@@ -157,54 +157,73 @@ class Context:
         return frozenset(kind.cell.digest for kind in self.tables.kinds.entries)
 
     def take_apart(self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Structure]:
-        """The structures of samples. A cached sample is flattened once."""
-        known = self.samples.get_all(identities(samples))
-        return [
-            structure if structure is not None and structure.is_current() else Structure(sample, index, names)
-            for index, (sample, structure) in enumerate(zip(samples, known, strict=True))
-        ]
+        """The structures of samples."""
+        return [Structure(sample, index, names) for index, sample in enumerate(samples)]
 
-    def graphs_of(
-        self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments, keeps: bool = True
-    ) -> list[Graph]:
+    def graphs_read(
+        self, read: "ReadSamples", sample: Callable[[int], tuple[Any, ...]], shared: SharedArguments,
+        arguments: Arguments,
+    ) -> "tuple[Sequence[Graph], KnownBatch | None]":  # fmt: skip
+        """The graphs of samples that the core has read. Samples with new structures are recorded.
+
+        Args:
+            read: the samples.
+            sample: returns the sample with an index.
+            shared, arguments: the arguments of their call.
+
+        Returns:
+            The graphs, and the samples in the core, or None if it cannot use one of them.
+        """
+        found = self.structures.find(read)
+        if found is not None:
+            self.graphs.count(len(found))
+            return found.graphs(), found
+        encodings = read.encodings()
+        graphs: dict[bytes, Graph] = {}
+        new: dict[bytes, int] = {}
+        for index, (encoding, known) in enumerate(zip(encodings, self.structures.get_all(encodings), strict=True)):
+            if known is None:
+                new.setdefault(encoding, index)
+            else:
+                graphs[encoding] = known.graph
+        self.graphs.count(len(encodings) - len(new))
+        names = [part.name for part in arguments.mapped]
+        structures = {index: Structure(sample(index), index, names) for index in new.values()}
+        recorded = self._record_new(structures, shared, arguments)
+        for encoding, index in new.items():
+            graphs[encoding] = recorded[index]
+            self.structures.remember(structures[index], recorded[index])
+        return [graphs[encoding] for encoding in encodings], self.structures.find(read)
+
+    def graphs_of(self, structures: Sequence[Structure], shared: SharedArguments, arguments: Arguments) -> list[Graph]:
         """The graphs of samples. Samples with new structures are recorded.
 
         Args:
             structures: the samples.
             shared, arguments: the arguments of their call.
-            keeps: whether to cache the samples, which may come again.
         """
-        graphs: list[Any] = [
-            None if structure.recorded is None else structure.recorded[0] for structure in structures
-        ]  # fmt: skip
-        self.graphs.count(len(graphs) - graphs.count(None))
-        missing = [index for index, graph in enumerate(graphs) if graph is None]
-        new_graphs = self._record_new(structures, missing, shared, arguments) if missing else {}
-        for index, graph in new_graphs.items():
-            graphs[index] = graph
-            if keeps and self._remembers:
-                self.samples.remember(structures[index], graph)
-        return graphs
+        graphs = self._record_new(dict(enumerate(structures)), shared, arguments)
+        return [graphs[index] for index in range(len(structures))]
 
     def _record_new(
-        self, structures: Sequence[Structure], missing: Sequence[int], shared: SharedArguments, arguments: Arguments
+        self, structures: Mapping[int, Structure], shared: SharedArguments, arguments: Arguments
     ) -> dict[int, Graph]:
-        """The graphs of the samples with these indices. The key of a sample with a known graph is hashed once."""
+        """The graphs of samples, by index. The key of a sample with a known graph is hashed once."""
         found: dict[int, Graph] = {}
         new: dict[int, Hashable] = {}
         graphs: dict[Hashable, Graph] = {}
         recordings: dict[Hashable, Recording] = {}
         with without_collections():
             try:
-                for index in missing:
-                    key = structures[index].key
+                for index, structure in structures.items():
+                    key = structure.key
                     if recordings and key in recordings:
                         self.graphs.count(1)
                         new[index] = key
                         continue
                     graph = self.graphs.get(key)
                     if graph is None:
-                        recordings[key] = self._record(structures[index], index, shared, arguments)
+                        recordings[key] = self._record(structure, index, shared, arguments)
                         new[index] = key
                     else:
                         found[index] = graph

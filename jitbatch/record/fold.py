@@ -35,9 +35,9 @@ def fold(
         if atom is None:
             constant = root(value)
             if type(constant) is not Value:
-                literal = _literal(constant)
-                if literal is not None:
-                    return literal
+                scalar = literal(constant)
+                if scalar is not None:
+                    return scalar
             atom = env[id(value)] = compat.Var(plain_aval(value))
             free.append(value)
             free_vars.append(atom)
@@ -47,8 +47,7 @@ def fold(
         inputs = [read(value) for value in op.inputs]
         if op.index is not None:
             out_vars = inline(_index_jaxpr(op.inputs[0].aval, op.index), inputs, equations)
-        elif op.primitive is compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts:
-            # The functions of jnp are jits with `inline=True`. Inlined, `a + b` is the same cell as `lax.add(a, b)`.
+        elif is_inlined(op):
             out_vars = inline(op.params["jaxpr"], inputs, equations)
         else:
             out_vars = [compat.Var(value.aval) for value in op.outputs]
@@ -65,7 +64,14 @@ def fold(
     return jaxpr, operands
 
 
-def _literal(value: Any) -> Any:
+def is_inlined(op: Op) -> bool:
+    """Whether an operation is a jit whose equations take its place. The functions of jnp are jits with `inline=True`:
+    inlined, `a + b` is the same cell as `lax.add(a, b)`."""
+    return op.primitive is compat.jit_p and op.params["inline"] and not op.params["jaxpr"].consts
+
+
+def literal(value: Any) -> Any:
+    """A scalar as a literal. None for other values."""
     aval = compat.typeof(value)
     if compat.is_tracer(value) or aval.shape or compat.is_prng_key(aval.dtype):
         return None

@@ -1,12 +1,16 @@
 """The cell of a group of bare operations, of a jitted function, or of a sum."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-from jitbatch.ir.cell import Cell, Identity, intern_cell
-from jitbatch.record.fold import fold
+import numpy as np
+
+from jitbatch.ir.cell import Cell, Identity, array_key, aval_key, equation_params_key, intern_cell
+from jitbatch.record.fold import fold, is_inlined, literal
 from jitbatch.record.values import Op, Value, root
 from jitbatch.util import compat, passes
+from jitbatch.util.array_leaves import plain_aval
 from jitbatch.util.caches import Cache
 
 
@@ -32,12 +36,60 @@ class GroupCells:
         assert op.site is not None
         where = op.site.chain[0][0].f_code.co_qualname if op.site.chain else "sample"
         name = where.replace("<locals>.", "")
+        where = op.site.where if op.site.chain else "?"
         # The cell of a group must not depend on the outputs that the sample reads, so that equal groups have one type.
-        jaxpr, operands = fold(ops, [], outputs, name, resolve=root, keep_dead_code=self.granularity == "subgraph")
-        return intern_cell(jaxpr, name, op.site.where if op.site.chain else "?"), operands
+        keeps_all = self.granularity == "subgraph"
+        key, operands = _segment(ops, outputs)
+
+        def make() -> tuple[Cell, list[bool]]:
+            jaxpr, used = fold(ops, [], outputs, name, resolve=root, keep_dead_code=keeps_all)
+            ids = set(map(id, used))
+            return intern_cell(jaxpr, name, where), [id(operand) in ids for operand in operands]
+
+        cell, used = passes.remembered(_group_cells, (keeps_all, key), make)
+        return cell, list(itertools.compress(operands, used))
 
 
 _jit_cells = Cache(1024)
+_group_cells = Cache(4096, first=1024)
+"""The cell of a group, and which of its operands the cell has."""
+
+
+def _segment(ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[Hashable, list[Any]]:
+    """A key that is equal for groups whose operations fold into equal cells, and the operands of a group in the order
+    of their first use (see `fold`). Most groups of a sample are alike, and folding takes many times as long."""
+    numbers: dict[int, int] = {}
+    operands: list[Any] = []
+    avals: list[Hashable] = []
+
+    def number(value: Any) -> Hashable:
+        value = root(value)
+        found = numbers.get(id(value))
+        if found is None:
+            constant = None if type(value) is Value else literal(value)
+            if constant is not None:
+                return aval_key(constant.aval), array_key(np.asarray(constant.val))
+            found = numbers[id(value)] = len(numbers)
+            operands.append(value)
+            avals.append((found, aval_key(plain_aval(value))))
+        return found
+
+    steps = []
+    for op in ops:
+        reads = tuple(map(number, op.inputs))
+        for value in op.outputs:
+            numbers[id(value)] = len(numbers)
+        steps.append((_work(op), reads, len(numbers)))
+    return (tuple(steps), tuple(map(number, outputs)), tuple(avals)), operands
+
+
+def _work(op: Op) -> Hashable:
+    """What an operation computes."""
+    if op.index is not None:
+        return op.index
+    if is_inlined(op):
+        return Identity(op.params["jaxpr"])
+    return op.primitive, equation_params_key(op.primitive, op.params)
 
 
 def _jit_cell(closed: Any, name: str) -> Cell:

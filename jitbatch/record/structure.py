@@ -6,17 +6,15 @@ import operator
 import sys
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import numpy as np
 
-from jitbatch.ir.input_rows import Inputs
 from jitbatch.util import compat
 from jitbatch.util.array_leaves import NUMBERS, described, is_array
 from jitbatch.util.errors import SampleError
 from jitbatch.util.key_order import TooManyParts, flatten_in_order
-from jitbatch.util.static import Static
 
 _NUMBER = {kind: kind for kind in NUMBERS}
 _is_none = functools.partial(operator.is_, None)
@@ -82,12 +80,9 @@ class Structure:
         leaves: its leaves.
         arrays: the leaves that are not numbers.
         key: equal for samples with the same program.
-        recorded: its graph, if it is known already, and its leaves as input rows of the graph (see `ir/input_rows`).
-            Each context has its own structures (see `record/context`).
-        containers: the lists and dicts of a cached sample, as they were.
     """
 
-    __slots__ = ("arrays", "containers", "key", "leaves", "recorded", "sample")
+    __slots__ = ("arrays", "key", "leaves", "sample")
 
     def __init__(self, sample: tuple[Any, ...], index: int, names: Sequence[str], has_data: bool = True):
         try:
@@ -112,86 +107,8 @@ class Structure:
             raise _leaf_error(sample, index, names)
         self.key = StructureKey((tree, statics, numbers, others))
         self.sample = sample
-        self.recorded: tuple[Any, Inputs] | None = None
-        self.containers: Containers = ()
-
-    def inputs_of(self, graph: Any) -> Inputs:
-        """The leaves that are input rows of a graph."""
-        recorded = self.recorded  # read once: another thread may replace it
-        known = recorded is not None and recorded[0] is graph
-        return recorded[1] if known else graph.input_rows.taken(self.leaves)  # type: ignore[index]
-
-    @property
-    def mark(self) -> int:
-        """Distinguishes cached samples, which are found by identity: an `id` may be used again."""
-        return hash((identity(self.sample), *[leaf if type(leaf) in NUMBERS else id(leaf) for leaf in self.leaves]))
-
-    def is_current(self) -> bool:
-        """Whether a cached sample still has these leaves and this key: lists and dicts may have other items, and NumPy
-        allows to change the shape of an array in place."""
-        for container, items in self.containers:
-            found = items_of(container)
-            if len(found) != len(items) or not all(map(operator.is_, found, items)):
-                return False
-        return tuple([(array.shape, array.dtype, False) for array in self.arrays]) == self.key[3]
 
 
-MOST_BYTES = 16384
-"""The largest total size of the arrays of a cached sample."""
-
-Containers: TypeAlias = tuple[tuple[Any, tuple[Any, ...]], ...]
-"""The lists and dicts in a sample, each with its items; those of a dict are each key and its value."""
-
-
-def identity(sample: tuple[Any, ...]) -> Hashable:
-    """A key that no other sample has during the lifetime of this one."""
-    return id(sample[0]) if len(sample) == 1 else tuple(map(id, sample))
-
-
-def identities(samples: Sequence[tuple[Any, ...]]) -> list[Hashable]:
-    """The `identity` of each sample."""
-    if samples and len(samples[0]) == 1:
-        return [id(part) for (part,) in samples]
-    return list(map(identity, samples))
-
-
-def containers_of(sample: tuple[Any, ...]) -> Containers | None:
-    """The lists and dicts in a sample. None for a sample that cannot be cached.
-
-    A sample can be cached if it is small and consists of tuples, lists, dicts, numbers, `Static` objects and NumPy
-    arrays: then it has the same leaves as long as its lists and dicts have the same items. The contents of the arrays
-    may change.
-    """
-    remaining = list(sample)
-    tuples = {tuple}
-    containers = []
-    size = 0
-    while remaining:
-        part = remaining.pop()
-        kind = type(part)
-        if kind in _FIXED:
-            continue
-        if kind in tuples:
-            remaining += part
-        elif kind is list or kind is dict:
-            containers.append((part, items_of(part)))
-            remaining += part if kind is list else part.values()
-        elif kind is np.ndarray:
-            size += part.nbytes
-        elif isinstance(part, tuple) and is_named_tuple(kind, part):
-            tuples.add(kind)
-            remaining += part
-        elif not isinstance(part, np.generic):
-            return None
-    return tuple(containers) if size <= MOST_BYTES else None
-
-
-def items_of(container: Any) -> tuple[Any, ...]:
-    """The items of a list, or each key of a dict and its value."""
-    return tuple(container if type(container) is list else itertools.chain.from_iterable(container.items()))
-
-
-_FIXED = NUMBERS | {Static, type(None)}
 _named_tuples: "weakref.WeakKeyDictionary[type, bool]" = weakref.WeakKeyDictionary()
 
 

@@ -88,11 +88,11 @@ class BudgetCache(Cache):
         budget.add(self)
 
     def __del__(self) -> None:
-        for _, entry, _ in self._entries.values():
+        for _, entry in self._entries.values():
             self._budget.release_later(self._parts(entry))  # alive until then, so their `id`s are unique
 
-    def put(self, key: Any, entry: Any, mark: int | None = None) -> Any:
-        entry = super().put(key, entry, mark)
+    def put(self, key: Any, entry: Any) -> Any:
+        entry = super().put(key, entry)
         self._budget.make_room()  # without the lock of this cache: another cache may have to drop an entry
         return entry
 

@@ -49,9 +49,9 @@ class Cache:
     def __init__(self, maxsize: int, first: int | None = None):
         self.maxsize = maxsize
         self._first = self.room = maxsize if first is None else min(first, maxsize)
-        self._dropped: dict[int, None] = {}  # marks of dropped entries, the oldest first
-        # Each entry is a key, a value and a mark. `move_to_end` finds this key by identity, without a comparison.
-        self._entries: OrderedDict[Hashable, tuple[Hashable, Any, int]] = OrderedDict()
+        self._dropped: dict[int, None] = {}  # hashes of the keys of dropped entries, the oldest first
+        # Each entry is a key and a value. `move_to_end` finds this key by identity, without a comparison.
+        self._entries: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
         self._lock = threading.RLock()
         self._hits = self._misses = 0
         with _registry_lock:
@@ -76,29 +76,25 @@ class Cache:
 
     def get_all(self, keys: Iterable[Hashable]) -> list[Any]:
         """The entry for each key, None for each missing one."""
+        keys = list(keys)
         with self._lock:
             found = [self._entries.get(key) for key in keys]
-            for entry in found:
+            for key, entry in zip(keys, found, strict=True):
                 if entry is not None:
                     self._entries.move_to_end(entry[0])
+                elif self._dropped:
+                    self._note_missed(hash(key))
             misses = found.count(None)
             self._misses += misses
             self._hits += len(found) - misses
         return [None if entry is None else entry[1] for entry in found]
 
-    def put(self, key: Hashable, entry: Any, mark: int | None = None) -> Any:
-        """Store `entry` unless the key has one already, and return the stored entry.
-
-        Args:
-            mark: identifies the entry after it was dropped (see `first`); the hash of the key by default. Required if
-                one key can later have another entry.
-        """
+    def put(self, key: Hashable, entry: Any) -> Any:
+        """Store `entry` unless the key has one already, and return the stored entry."""
         with self._lock:
-            if mark is not None:
-                self._note_missed(mark)
             found = self._entries.get(key)
             if found is None:
-                found = self._entries[key] = (key, entry, hash(key) if mark is None else mark)
+                found = self._entries[key] = (key, entry)
                 self._added(entry)
             self._entries.move_to_end(found[0])
             while len(self._entries) > self.room:
@@ -110,10 +106,10 @@ class Cache:
         with self._lock:
             if not self._entries:
                 return False
-            _, entry, mark = self._entries.popitem(last=False)[1]
+            key, entry = self._entries.popitem(last=False)[1]
             self._removed(entry)
             if self.room < self.maxsize:
-                self._dropped[mark] = None
+                self._dropped[hash(key)] = None
             while len(self._dropped) > self.maxsize:
                 del self._dropped[next(iter(self._dropped))]
             return True
@@ -124,8 +120,8 @@ class Cache:
     def _removed(self, entry: Any) -> None:
         """For subclasses: an entry was removed."""
 
-    def _note_missed(self, mark: int) -> None:
-        if mark in self._dropped:
+    def _note_missed(self, key_hash: int) -> None:
+        if key_hash in self._dropped:
             self.room = self.maxsize
             self._dropped.clear()
 
@@ -151,11 +147,11 @@ class Cache:
 
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
-            return iter([entry for _, entry, _ in self._entries.values()])
+            return iter([entry for _, entry in self._entries.values()])
 
     def clear(self) -> None:
         with self._lock:
-            for _, entry, _ in self._entries.values():
+            for _, entry in self._entries.values():
                 self._removed(entry)
             self._entries.clear()
             self._dropped.clear()

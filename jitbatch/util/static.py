@@ -96,14 +96,20 @@ _interned = Cache(65536)
 identity, without a call of `Static.__eq__` for each value."""
 
 
+def interned(static: Static[Any]) -> Static[Any]:
+    """The canonical object that is equal to a `Static` object."""
+    found = static._interned
+    if found is None:
+        found = static._interned = _interned.get_or_make(static, lambda: static)
+    return found
+
+
 def _flatten(static: Static[Any]) -> tuple[tuple[()], Static[Any]]:
-    interned = static._interned
-    if interned is None:
-        interned = static._interned = _interned.get_or_make(static, lambda: static)
+    canonical = interned(static)
     met = getattr(_collector, "met", None)
     if met is not None:
-        met.append(interned)
-    return (), interned
+        met.append(canonical)
+    return (), canonical
 
 
 jax.tree_util.register_pytree_node(Static, _flatten, lambda static, _: static)

@@ -32,7 +32,7 @@ def test_values_and_gradients(workload: Workload) -> None:
         check(workload, *gradients(batched.batch, *drawn(workload), workload.float_inputs, transform=jax.jit))
         for context in batched._planner.contexts:
             known = context.known
-            assert [*known.templates, *known.cell_bodies, *known.functions, *context.graphs, *context.samples] == []
+            assert [*known.templates, *known.cell_bodies, *known.functions, *context.graphs, *context.structures] == []
 
 
 @jitbatch

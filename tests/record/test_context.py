@@ -74,32 +74,6 @@ def test_more_graphs_are_kept_once_one_comes_again(monkeypatch: pytest.MonkeyPat
     assert len(runs) == known
 
 
-def test_more_samples_are_kept_once_one_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples of one structure, more than there is room for graphs."""
-    monkeypatch.setattr(context_module, "FIRST_STRUCTURES", 2)
-    batched, _ = counted(lambda w, sample: w * sample[0])
-    epoch = [(float(number),) for number in range(5)]
-    for known in (2, 5, 5):
-        batched.plan(1.0, epoch)
-        (context,) = batched._planner.contexts
-        assert context.samples.info().currsize == known
-    assert len({id(one.key) for one in context.samples}) == 1
-
-
-def test_samples_that_never_come_again_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though what is new may lie where something else was."""
-    monkeypatch.setattr(context_module, "FIRST_STRUCTURES", 2)
-    batched, _ = counted(lambda w, sample: w * sample[0])
-    places = set()
-    for number in range(1000):
-        sample = (float(number),)
-        places.add(id(sample))
-        batched.plan(1.0, [sample])
-    (context,) = batched._planner.contexts
-    assert context.samples.info().currsize == 2
-    assert len(places) < 1000
-
-
 def test_a_context_has_more_room_once_kinds_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "FIRST_KINDS", 2)
     batched, runs = counted(lambda w, sample: w * sample[1] ** sample[0].value)

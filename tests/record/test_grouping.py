@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitbatch import Static, jitbatch
+from jitbatch.record import group_cells
 from jitbatch.record.grouping import Item, group_items, group_operations, needed_groups
 from jitbatch.util.sites import Site
 
@@ -317,3 +318,67 @@ def test_needed_groups_and_what_is_read_outside_of_them() -> None:
     needed, is_read = needed_groups(groups, "d")
     assert names(needed) == ["ab", "d", "e"]
     assert is_read & set("abcde") == {"a", "b", "d"}
+
+
+@pytest.mark.parametrize("granularity", ["subgraph", "op"])
+def test_equal_groups_are_folded_once(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folded: list[Any] = []
+    fold = group_cells.fold
+    monkeypatch.setattr(
+        group_cells, "fold", lambda ops, *args, **options: folded.append(ops) or fold(ops, *args, **options)
+    )
+    group_cells._group_cells.clear()
+
+    def encode(w: Any, tree: Any) -> Any:
+        if not isinstance(tree, tuple):
+            return jnp.tanh(w * tree)
+        left, right = encode(w, tree[0]), encode(w, tree[1])
+        return jax.nn.sigmoid(left @ w) * left + 0.5 * right[0]
+
+    f = jitbatch(encode, granularity=granularity, out="list")
+    w, trees = jnp.eye(3) / 3, [((1.0, 2.0), 3.0), (1.0, 2.0), (3.0, ((2.0, (5.0, 1.0)), 7.0))]
+    f.plan(w, trees[:2])
+    met = len(folded)
+    f.plan(w, trees[2:])
+    assert 0 < met == len(folded)
+    for got, tree in zip(f.batch(w, trees), trees, strict=True):
+        np.testing.assert_allclose(got, encode(w, tree), rtol=1e-5)
+
+
+@pytest.mark.parametrize("granularity", ["subgraph", "op"])
+def test_groups_that_differ_have_cells_of_their_own(granularity: str) -> None:
+    """In a constant, its type, an index, a parameter, the order of operands, their shapes and types, and in outputs."""
+    table = np.float32([1.0, 2.0])
+    bodies = [
+        lambda w, x: x[0] * 2.0 - x[1],
+        lambda w, x: x[0] * 3.0 - x[1],
+        lambda w, x: x[0] * -0.0 - x[1],
+        lambda w, x: x[0] * 0.0 - x[1],
+        lambda w, x: x[0] * np.float32(2) - x[1],
+        lambda w, x: x[1] * 2.0 - x[0],
+        lambda w, x: x[0] * 2.0 - x[0],
+        lambda w, x: x[0] * w - x[1],
+        lambda w, x: x[0] * x[1] - w,
+        lambda w, x: x[0] * table[0] - x[1] + table.sum(),
+        lambda w, x: (x[2] * 2.0).sum() - x[1],
+        lambda w, x: (x[2][1:] * 2.0).sum() - x[1],
+        lambda w, x: (x[2][:2] * 2.0).sum() - x[1],
+        lambda w, x: (x[2][::-1] * x[2]).sum() - x[1],
+        lambda w, x: x[2].reshape(3, 1).sum(axis=0)[0] - x[1],
+        lambda w, x: x[2].reshape(3, 1).max(axis=0)[0] - x[1],
+        lambda w, x: jnp.argmax(x[2]) - x[1],
+        lambda w, x: jnp.argmin(x[2]) - x[1],
+        lambda w, x: jax.lax.stop_gradient(x[0]) * 2.0 - x[1],
+        lambda w, x: x[3] * 2 - x[1],
+    ]
+
+    def fun(w: Any, x: Any) -> Any:
+        return bodies[x[4].value](w, x)
+
+    f = jitbatch(fun, granularity=granularity, out="list")
+    samples = [(float(i + 1), float(i) - 3.5, np.float32([i, 2 * i + 1, -i]), i, Static(i)) for i in range(len(bodies))]
+    for chosen in (samples, samples[::-1]):
+        for got, sample in zip(f.batch(jnp.float32(1.5), chosen), chosen, strict=True):
+            want = np.asarray(fun(jnp.float32(1.5), sample))
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+            assert np.signbit(got) == np.signbit(want)

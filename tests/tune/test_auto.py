@@ -280,7 +280,7 @@ def test_sizes_are_those_of_the_granularity() -> None:
     assert (ran, ran_then) == (["fused subgraph"], ["fused graph"] * 2)
 
 
-def test_samples_that_cannot_change_are_known_under_every_granularity() -> None:
+def test_structures_are_known_under_every_granularity() -> None:
     batched, samples = jitbatch(chain), [tuple(sample) for sample in chains(4, 4)]
     with choosing(**WHOLE):
         for _ in range(3):
@@ -288,8 +288,8 @@ def test_samples_that_cannot_change_are_known_under_every_granularity() -> None:
     by_granularity = {context.granularity: context for context in batched._planner.contexts}
     assert set(by_granularity) >= {"subgraph", "graph"}
     for context in by_granularity.values():
-        for structure in context.samples:
-            assert structure.recorded[0].tables is context.tables
+        for known in context.structures:
+            assert known.graph.tables is context.tables
 
 
 def test_a_plan_like_another_is_for_the_same_program() -> None:
