@@ -301,6 +301,8 @@ NB_MODULE(native, m) {
   nb::set_leak_warnings(false); // caches keep graphs until the interpreter ends
   m.doc() = "The compiled core of planning; `jitbatch.core.reference` says what it computes.";
 
+  m.attr("version") = 1; // of the interface to Python, as in `jitbatch/core/choice.py`
+
   add_calls(m);
   add_samples(m);
   add_refill(m);

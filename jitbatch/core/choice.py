@@ -16,14 +16,25 @@ import numpy as np
 
 from jitbatch.core.reference import assembler, numbering, ranks, type_table
 
+VERSION = 1
+"""The version of the interface to the compiled core. It changes together with the one in `native/module.cpp`."""
+
+_missing = ""
+"""Why there is no compiled core."""
+
 try:
     from jitbatch.core import native
+
+    if getattr(native, "version", VERSION) != VERSION:
+        native = None
+        _missing = "the compiled core of jitbatch is of another version than its Python code"
 except ImportError:
     native = None
+    _missing = "jitbatch was installed without its compiled core"
 
 
 class SlowPlanningWarning(UserWarning):
-    """The compiled core is missing, so the slower core in Python makes the plans."""
+    """The compiled core is missing or outdated, so the slower core in Python makes the plans."""
 
 
 def _at_first() -> str:
@@ -31,12 +42,12 @@ def _at_first() -> str:
     if asked not in ("", "native", "python"):
         raise ValueError(f"JITBATCH_CORE is {asked!r}; it can be 'native' or 'python'")
     if asked == "native" and native is None:
-        raise ImportError("JITBATCH_CORE is 'native', but jitbatch was installed without its compiled core")
+        raise ImportError(f"JITBATCH_CORE is 'native', but {_missing}")
     if asked:
         return asked
     if native is None:
         warnings.warn(
-            "jitbatch was installed without its compiled core, and makes plans in Python, several times as slowly. "
+            f"{_missing}, so plans are made in Python, several times as slowly. "
             "Install a C++20 compiler and then jitbatch anew (`pip install --force-reinstall --no-deps jitbatch`), or "
             "set JITBATCH_CORE=python to do without",
             SlowPlanningWarning,
@@ -61,7 +72,7 @@ def using(core: str) -> Iterator[None]:
     if core not in ("native", "python"):
         raise ValueError(f"there is no core {core!r}; it can be 'native' or 'python'")
     if core == "native" and native is None:
-        raise ImportError("jitbatch was installed without its compiled core")
+        raise ImportError(_missing)
     token = _chosen.set(core)
     try:
         yield

@@ -7,6 +7,8 @@ import numpy as np
 
 from jitbatch.core.layout import ArenaLayout, PhaseLayout
 
+version: int
+
 def number(
     ends: tuple[np.ndarray, ...], kinds: Sequence[int], counts: Sequence[int], operands: Sequence[int],
     made: Sequence[int], outputs: Sequence[int], given: Sequence[tuple[int, int, int]], given_class: Sequence[int],

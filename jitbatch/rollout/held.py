@@ -184,7 +184,9 @@ class Held:
             arrays = [
                 leaf if rows is None else stack_on_host([leaf], value_class)[rows]
                 for ticket, one in some
-                for leaf, rows in ((ticket.structure.leaves[leaf], rows) for leaf, rows in one.leaves)
+                for leaf, rows in (
+                    (ticket.structure.leaves[leaf] if type(leaf) is int else leaf, rows) for leaf, rows in one.leaves
+                )
             ]
             if value_class.is_key:
                 arrays = [

@@ -20,6 +20,11 @@ ZERO = -1
 """In place of a value: the row of zeros of its arena. The pinned row with id k is `ZERO - 1 - k`."""
 
 
+MAX_PINNED = 1 << 14
+"""The number of pinned rows of a function from which further constants are inputs of each sample: answers that are real
+numbers would otherwise need more and more rows."""
+
+
 class Pinned(NamedTuple):
     """A row that all samples share.
 
@@ -42,8 +47,10 @@ class PinnedRows(Interned[Pinned]):
         found = Pinned(tables.shared_class[shared_id], shared_id)
         return ZERO - 1 - self.number(found, ("shared", shared_id))
 
-    def constant(self, value_class: int, array: Any) -> int:
-        """The value, below `ZERO`, of a constant that is a row."""
+    def constant(self, value_class: int, array: Any) -> int | None:
+        """The value, below `ZERO`, of a constant that is a row. None if there are too many pinned rows."""
+        if len(self) >= MAX_PINNED:
+            return None
         return ZERO - 1 - self.number(Pinned(value_class, None, array), ("constant", value_class, array_key(array)))
 
 
@@ -56,13 +63,15 @@ class Node(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input: its value, a leaf of the sample, and the row of that leaf (see `Graph.inputs`)."""
+    """An input: its value, a leaf of the sample, and the row of that leaf (see `Graph.inputs`). A constant is an input
+    if it is not a pinned row."""
 
     value: int
     value_class: int
     leaf: int
     depth: int
     row: int
+    constant: Any = None
 
 
 class Fed(NamedTuple):
@@ -70,12 +79,13 @@ class Fed(NamedTuple):
 
     Attributes:
         value_class: the value class.
-        leaves: the leaves of the sample that hold the inputs, each with the rows of the inputs; None for a whole leaf.
+        leaves: the leaves of the sample that hold the inputs, or constants, each with the rows of the inputs; None for
+            a whole leaf.
         values: the values of these rows, leaf after leaf.
     """
 
     value_class: int
-    leaves: tuple[tuple[int, np.ndarray | None], ...]
+    leaves: tuple[tuple[Any, np.ndarray | None], ...]
     values: np.ndarray
 
 
@@ -186,14 +196,16 @@ class Numbering:
         if found is not None:
             return found
         leaf, depth, index = self._builder.given[-1 - row]
+        constant = None
         if leaf < 0:
-            found = self._values[row] = self._pinned.shared(self._tables, depth)
+            found = self._pinned.shared(self._tables, depth)
         elif leaf >= self._leaves:
             constant = self._builder.constants[leaf - self._leaves]
-            found = self._values[row] = self._pinned.constant(self.class_of(row), constant)
-        else:
+            found = self._pinned.constant(self.class_of(row), constant)
+        if found is None:
             found = self._next(row, self.class_of(row))
-            self._new.append(Input(found, self.class_of(row), leaf, depth, index))
+            self._new.append(Input(found, self.class_of(row), leaf, depth, index, constant))
+        self._values[row] = found
         return found
 
     def _next(self, row: int, class_id: int) -> int:
@@ -228,7 +240,11 @@ def _by_class(inputs: Sequence[Input]) -> list[Fed]:
         Fed(
             class_id,
             tuple(
-                (leaf, np.array([one.row for one in some]) if some[0].depth else None) for leaf, some in leaves.items()
+                (
+                    leaf if some[0].constant is None else some[0].constant,
+                    np.array([one.row for one in some]) if some[0].depth else None,
+                )
+                for leaf, some in leaves.items()
             ),
             np.array([one.value for some in leaves.values() for one in some]),
         )

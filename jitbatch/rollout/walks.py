@@ -105,7 +105,11 @@ def _joined(path: Sequence[Segment], structure: Structure, pinned: PinnedRows) -
         return rows.get(value, value)
 
     for one in itertools.chain(*(segment.inputs for segment in path)):
-        give(one.value, one.value_class, (one.leaf, one.depth, one.row))
+        leaf = one.leaf
+        if one.constant is not None:
+            constants.append(one.constant)
+            leaf = len(structure.leaves) + len(constants) - 1
+        give(one.value, one.value_class, (leaf, one.depth, one.row))
     nodes = list(itertools.chain(*(segment.nodes for segment in path)))
     operands = [row(value) for node in nodes for value in node.reads]
     outputs = list(map(row, path[-1].asked.tolist()))

@@ -101,6 +101,19 @@ def test_gradients_of_realised_plans_are_those_of_the_loop(name: str) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, wanted)
 
 
+@pytest.mark.parametrize("name", ["an argument", "in an argument", "a factor of a row"])
+def test_constants_beyond_the_pinned_rows_are_inputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitbatch.rollout.segments.MAX_PINNED", 1)
+    follow = using(USES[name])
+    for seed in range(2):
+        some = samples(seed)
+        found = follow.rollout(PARAMS, some)
+        wanted = jnp.stack([jitbatch.run(follow(PARAMS, sample)) for sample in some])
+        np.testing.assert_allclose(found.outputs, wanted, rtol=1e-5, atol=1e-6)
+        again = follow.batch(PARAMS, some, decisions=found.decisions)
+        np.testing.assert_allclose(again, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_a_mask_is_no_data_because_the_shape_depends_on_it() -> None:
     @decorated
     async def masked(params: Any, x: Any) -> Any:

@@ -10,6 +10,7 @@ from zoo import counted_compilations
 
 import jitbatch
 from jitbatch import jitbatch as decorated
+from jitbatch.plan.compiles import RecompileWarning
 from jitbatch.record.questions import run
 from jitbatch.util.errors import DecisionError, PlanError, QuestionError
 
@@ -272,6 +273,29 @@ def test_keys_arrays_and_sums_of_many_terms() -> None:
     samples = [(jax.random.key(n), np.full((n, 2), 0.3, np.float32)) for n in (1, 2, 3, 5)]
     wanted = [run(noisy(2.0, sample)) for sample in samples]
     np.testing.assert_allclose(noisy.batch(2.0, samples), np.stack(wanted), rtol=1e-5)
+
+
+def test_ever_new_kinds_of_cells_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitbatch.rollout.engine.MANY_CHANGES", 3)
+
+    @decorated
+    def times(params: Any, x: Any, factor: Any) -> Any:
+        return x + jnp.ones(factor.value).sum()
+
+    @decorated
+    async def grow(params: Any, x: Any) -> Any:
+        for factor in range(4):
+            x = times(params, x, jitbatch.Static(factor))
+            await jitbatch.value(x)
+        return x
+
+    message = (
+        r"rollouts of `.*grow` .* compiled 3 times, the last time for the new cell type `.*times` at .*test_flight.py"
+    )
+    with pytest.warns(RecompileWarning, match=message) as caught:
+        grow.rollout(2.0, [1.0, 2.0])
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
 
 
 def test_shared_results_compile_once() -> None:
