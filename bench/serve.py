@@ -249,9 +249,10 @@ def measure_parser(options: argparse.Namespace) -> None:
     with compilations() as compiled:
         for name, which in (("known sentences", lambda seed: drawn), ("new sentences", sentences)):
             print(f"parser, {name}: in flight p50, p99; whole batches p50, p99")
-            for rate in options.rates:
+            for place, rate in enumerate(options.rates):
                 arrivals = np.cumsum(np.random.default_rng(3).exponential(1 / rate, count))
-                runs = [[fly(served, which(10 + 2 * turn + j), arrivals, bool(j)) for j in (1, 0)] for turn in range(3)]
+                seeds = [[10 + 6 * place + 2 * turn + j for j in (1, 0)] for turn in range(3)]
+                runs = [[fly(served, which(seed), arrivals, bool(seed % 2)) for seed in pair] for pair in seeds]
                 cells = np.median(np.quantile(runs, [0.5, 0.99], axis=2), axis=1) * 1e3
                 told = "   ".join(f"{p50:8.1f} {p99:8.1f}" for p50, p99 in cells.T)
                 print(f"{rate:8.0f}/s  {told}", flush=True)

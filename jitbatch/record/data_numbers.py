@@ -52,12 +52,11 @@ class DataNumbers:
             for place, operand in enumerate(inputs)
         ]
 
-    def in_index(self, index: Any, site: Site) -> Any:
-        """The index of a subscript, as a row if it is computed: an integer, or an array of integers."""
-        array = np.asarray(index)
-        if self._recorder.scope or array.dtype.kind not in "iu" or not is_data(array) or not has_computed_index(site):
+    def in_index(self, index: np.ndarray, site: Site) -> Any:
+        """The index of a subscript that is an array, as a row if it is computed and small, and of integers."""
+        if self._recorder.scope or index.dtype.kind not in "iu" or not is_data(index) or not has_computed_index(site):
             return index
-        return self.row(array.astype(np.int32))
+        return self.row(index)
 
     def in_call(self, arg: Any) -> Any:
         """An argument of a decorated call, with rows in place of numbers."""

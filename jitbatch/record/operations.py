@@ -156,11 +156,7 @@ class OperationRecorder(compat.Trace):
                 element = self._key_of_split(value, index)
             if element is not None:
                 return element
-            if self.data_numbers is not None:
-                row = self.data_numbers.in_index(index, site)
-                if type(row) is Value:
-                    return getitem(value, row)
-            elif self._is_look_up(value, site):
+            if self._is_look_up(value, site):
                 return getitem(value, self._row_of(np.int32(index)))
         else:
             length = len(index)
@@ -171,14 +167,11 @@ class OperationRecorder(compat.Trace):
     def _is_look_up(self, value: Value, site: Site) -> bool:
         """Whether an index into a value is data, so that all indices are one type: the value is a shared table of
         vectors or numbers, as embeddings are, and Python has computed the index. Of larger parts, such as the matrices
-        of a stack of layers, each is shared: as rows they would be copied for each node."""
-        return (
-            not self.scope
-            and value.ndim <= 2
-            and not compat.is_prng_key(value.aval.dtype)
-            and self.rows.row(value) is None
-            and has_computed_index(site)
-        )
+        of a stack of layers, each is shared: as rows they would be copied for each node. In an asynchronous sample, an
+        index into a row is data, too."""
+        if self.scope or compat.is_prng_key(value.aval.dtype) or not has_computed_index(site):
+            return False
+        return value.ndim <= 2 if self.rows.row(value) is None else self.data_numbers is not None
 
     def _key_of_split(self, value: Value, index: int) -> Value | None:
         """A row of a split key, if it can be recorded independently of the other rows. Else None."""

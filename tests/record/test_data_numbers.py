@@ -133,3 +133,24 @@ def test_fixed_numbers_of_operators_are_constants() -> None:
     flight = halved.flight(3.0, [], room=4)
     np.testing.assert_allclose(halved.batch(3.0, [np.ones(2, np.float32)] * 2), [9.0, 9.0])
     assert [kind.rows for kind in flight.tables.kinds.entries] == [1]
+
+
+def test_matrices_of_a_stack_of_layers_stay_shared() -> None:
+    @decorated
+    def layer(w: Any, h: Any) -> Any:
+        return jnp.tanh(h @ w)
+
+    @decorated
+    async def layers(params: Any, h: Any) -> Any:
+        for at in range(3):
+            h = layer(params[at], h)
+            await jitbatch.value(h[0])
+        return h
+
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 4)), jnp.float32)
+    flight = layers.flight(weights, [], room=4)
+    some = [np.ones(4, np.float32), np.zeros(4, np.float32)]
+    wanted = jnp.stack([jitbatch.run(layers(weights, h)) for h in some])
+    np.testing.assert_allclose(layers.batch(weights, some), wanted, rtol=1e-5)
+    kinds = [kind for kind in flight.tables.kinds.entries if "layer" in kind.cell.name.split(".")[-1]]
+    assert {kind.rows for kind in kinds} == {1}
