@@ -1,11 +1,13 @@
-"""Detection of values that escape from the body of a decorated function.
+"""Detection of values that escape from a sample, or from the body of a decorated function.
+
+A value belongs to the recording of one sample. Its use in another recording is an error.
 
 The body of a decorated function does not run in every call. If it writes values into a list, a dictionary or an object,
 replayed calls do not. So after a body has ended, all values inside of it except its result are hidden. The use of a
 hidden value is an error.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from jax.tree_util import tree_leaves
@@ -19,12 +21,18 @@ from jitbatch.util.sites import describe_function
 class Leaks:
     """The rows that running bodies have seen, and the hidden rows of finished bodies.
 
+    Args:
+        trace: the recording.
+        sample: its name, for errors.
+        where: returns the place in the user's code, for errors.
+
     Attributes:
         exposed: the row ids that running bodies have seen, from the outermost body to the innermost.
         hidden: for each hidden row id, the function whose call has ended.
     """
 
-    def __init__(self, sample: str, where: Callable[[], str]):
+    def __init__(self, trace: Any, sample: str, where: Callable[[], str]):
+        self._trace = trace
         self.exposed: list[int | None] = []
         self.hidden: dict[int | None, Callable[..., Any]] = {}
         self._sample = sample
@@ -34,7 +42,7 @@ class Leaks:
         """Drop all references. Otherwise they would keep the recording alive until the next garbage collection."""
         self.hidden.clear()
         self.exposed.clear()
-        self._where = str
+        self._trace, self._where = None, str
 
     def end_body(
         self, fun: Callable[..., Any], first: int, aliases: Iterable[int | None], result: Any, scope: int
@@ -66,9 +74,33 @@ class Leaks:
                 self.exposed.append(row)
 
     def check(self, values: Sequence[Any]) -> None:
-        """Raise an error if one of the values is hidden."""
+        """Raise an error if one of the values is hidden, or belongs to another recording."""
+        for value in values:
+            if type(value) is Value and value._trace is not self._trace:
+                raise self._stray(value)
         if self.hidden:
             self.check_rows([value.row for value in values if type(value) is Value])
+
+    def check_arguments(self, args: Iterable[Any], known: Container[int]) -> None:
+        """Raise an error if a leaf of an argument belongs to another recording. `known` has the `id`s of objects of
+        this recording."""
+        for arg in args:
+            if type(arg) is Value:
+                if arg._trace is not self._trace:
+                    raise self._stray(arg)
+            elif id(arg) not in known:
+                for leaf in tree_leaves(arg):
+                    if type(leaf) is Value and leaf._trace is not self._trace:
+                        raise self._stray(leaf)
+
+    def _stray(self, value: Value) -> LeakError:
+        other = getattr(value._trace, "sample", "another sample")
+        return LeakError(
+            f"{value} is used{self._where()} while {self._sample} was recorded, but it belongs to the recording of {other}. "
+            "A sample cannot use what another one has computed and put into a list, a dictionary or an object: the "
+            "function runs once for each structure, with abstract values. Return the value, and combine the results of "
+            "the samples after `.batch`."
+        )
 
     def check_rows(self, rows: Sequence[int | None]) -> None:
         """Raise an error if one of the rows is hidden."""

@@ -62,7 +62,7 @@ class OperationRecorder(compat.Trace):
         self.cells = GroupCells(granularity)
         self.rows = Rows(self.builder, self.cells, may_close_over_tracers)
         self.sample = sample
-        self.leaks = Leaks(sample, self._where)
+        self.leaks = Leaks(self, sample, self._where)
         self.ops: list[Op] = []
         self.gathered: list[Op] = []
         self.scope = 0
@@ -194,7 +194,7 @@ class OperationRecorder(compat.Trace):
 
     def arithmetic(self, equation: Any, left: Value, right: Value) -> Value:
         """An operation on two values of one type, with a result of that type. The operators of `Value` call it."""
-        if self.leaks.hidden:
+        if self.leaks.hidden or right._trace is not self:
             self.leaks.check((left, right))
         site = self.sites.here(2)
         op, aval_id = left.source, left.aval_id

@@ -114,6 +114,7 @@ class Recorder(OperationRecorder):
     def _result_and_template(
         self, fun: Callable[..., Any], key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Template | None]:
+        self.leaks.check_arguments((*args, *kwargs.values()), self.arguments.known)
         forms, rows = self.arguments.describe(key, args, kwargs)
         if self.leaks.hidden:
             self.leaks.check_rows(rows)

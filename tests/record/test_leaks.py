@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -112,3 +113,33 @@ def test_what_is_closed_over_and_returned_can_be_used_later() -> None:
 
     samples = [leaf_vector(1), leaf_vector(2)]
     np.testing.assert_allclose(jitbatch(fun).batch(PARAMS, samples), in_turn(fun, PARAMS, samples), rtol=1e-5)
+
+
+@pytest.mark.parametrize("use", ["call", "nested", "keyword", "arithmetic", "result"])
+def test_a_value_of_another_sample_is_an_error(use: str) -> None:
+    """Without it, the row of the other sample would be taken for a row of this one."""
+    kept: list[Any] = []
+
+    @jitbatch
+    def cell(w: Any, state: Any, x: Any) -> Any:
+        return jnp.tanh(w * jax.tree.leaves(state)[0] + x)
+
+    def fun(w: Any, xs: Any) -> Any:
+        state = jnp.float32(0)
+        for x in xs:
+            state = cell(w, state, x)
+        kept.append(state)
+        if use == "call":
+            return cell(w, kept[0], state)
+        if use == "nested":
+            return cell(w, [{"h": kept[0]}], state)
+        if use == "keyword":
+            return cell(w, x=kept[0], state=state)
+        return state + kept[0] if use == "arithmetic" else kept[0]
+
+    samples = [(0.1, 0.2), (0.3, 0.4, 0.5)]
+    with pytest.raises((LeakError, jax.errors.UnexpectedTracerError)) as caught:
+        jitbatch(fun).batch(jnp.float32(0.5), samples)
+    if use != "arithmetic":
+        assert "while sample 1 of" in str(caught.value)
+        assert "belongs to the recording of sample 0 of" in str(caught.value)
