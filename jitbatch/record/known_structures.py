@@ -85,7 +85,8 @@ class KnownStructures(BudgetCache):
         )
         if encoded is None or tuple(map(describe_leaf, structure.arrays)) != structure.key[3]:
             return None
-        known = _known(*encoded, graph, len(structure.leaves))
+        encoding, named = encoded
+        known = _known(encoding, named, graph, len(structure.leaves))
         return None if known is None else self.put(known.encoding, known)
 
     def drop(self) -> bool:
