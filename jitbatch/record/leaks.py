@@ -97,9 +97,9 @@ class Leaks:
         other = getattr(value._trace, "sample", "another sample")
         return LeakError(
             f"{value} is used{self._where()} while {self._sample} was recorded, but it belongs to the recording of "
-            f"{other}. A sample cannot use what another one has computed and put into a list, a dictionary or an object: "
-            "the function runs once for each structure, with abstract values. Return the value, and combine the results of "
-            "the samples after `.batch`."
+            f"{other}. A sample cannot use what another one has computed and put into a list, a dictionary or an "
+            "object: the function runs once for each structure, with abstract values. Return it, and combine the "
+            "results after `.batch`."
         )
 
     def check_rows(self, rows: Sequence[int | None]) -> None:
