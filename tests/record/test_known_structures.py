@@ -442,7 +442,7 @@ def test_encodings_of_keys_are_those_of_samples(sample: Any) -> None:
     [Own(1), (1.0, Own(2)), [Own(1)], OrderedDict(a=1), defaultdict(list), {1: 2.0}, {("a",): 2.0}, {"\ud800": 1.0},
      2**70, 1j, "text", np.array(["text"]), np.zeros(2, ">f4"), np.arange(6.0)[::2], np.zeros(2, "M8[s]"), OwnFloat(1),
      np.ma.ones(2), jnp.ones(2, jnp.bfloat16), jax.random.key(0), jax.ShapeDtypeStruct((), np.float32), object()],
-    ids=repr,
+    ids=lambda sample: f"{type(sample).__name__} {sample}" if type(sample) is not object else "object",
 )  # fmt: skip
 def test_samples_that_are_left_to_python(sample: Any) -> None:
     assert encoding_of(sample) is None
