@@ -21,7 +21,10 @@ logger = logging.getLogger("jitbatch")
 logger.addHandler(logging.NullHandler())
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-_ROOM = "`f.capacity(shared, data_set, batch_size=n)` has room for all minibatches of a data set"
+_ROOM = (
+    "`f.capacity(shared, data_set, batch_size=n)` has room for all minibatches of a data set, as `like=` of plans; a "
+    "`jitbatch.jit` step takes the `step.capacity` of an earlier run"
+)
 _SAME = "by a plan that was run before: an argument of the jitted function around it is new, or the function itself"
 
 MANY_PROGRAMS = 3

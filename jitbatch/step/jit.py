@@ -184,6 +184,12 @@ class Jitted(Generic[P, R]):
 
     @capacity.setter
     def capacity(self, capacity: StepCapacity) -> None:
+        if not isinstance(capacity, StepCapacity):
+            raise ArgumentError(
+                f"the capacity of {self._name} is the `step.capacity` of an equal step, or "
+                f"`jitbatch.StepCapacity.from_json(text)`, not an object of type {type(capacity).__name__}. The "
+                "`f.capacity(...)` of a decorated function is for its plans: `f.plan(..., like=capacity)`"
+            )
         if not self._arrangements.restore(capacity):
             raise ArgumentError(f"{self._name} has been called: set its capacity before that")
 

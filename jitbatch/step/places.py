@@ -165,3 +165,9 @@ def find(argument: Any, leaves: Sequence[int], structure: Any) -> tuple[Any, ...
         if not way or isinstance(way[0], FlattenedIndexKey):
             return None
         path += way
+
+
+def paths_to(argument: Any, part: Any) -> list[tuple[Any, ...]]:
+    """Returns the key paths at which an argument has this very object."""
+    found = jax.tree_util.tree_flatten_with_path(argument, is_leaf=lambda other: other is part)[0]
+    return [path for path, other in found if other is part]

@@ -19,7 +19,7 @@ from jitbatch.plan.rooms import Room, Rooms
 from jitbatch.record.arguments import Arguments
 from jitbatch.record.shared_arguments import SharedArguments
 from jitbatch.step.buffers import Buffers
-from jitbatch.step.places import Place, find
+from jitbatch.step.places import Place, find, paths_to
 from jitbatch.step.rows import count_of
 from jitbatch.step.split import Parts, Run
 from jitbatch.util import compat
@@ -339,6 +339,11 @@ class StepTrace:
         if isinstance(value, Samples):
             return value._about.place
         leaves = jax.tree.leaves(value)
+        if not leaves and isinstance(value, list | tuple) and value:  # samples of `Static` objects alone
+            places = (
+                Place(name, path) for name, argument in self._traced.items() for path in paths_to(argument, value)
+            )
+            return next(places, None)
         if not any(map(compat.is_tracer, leaves)):
             return None
         ids, structure = list(map(id, leaves)), jax.tree.structure(value)

@@ -213,6 +213,31 @@ def test_a_key_for_each_sample(convert: Any) -> None:
     assert_same(step(W, TREES, convert(keys)), want)
 
 
+def test_samples_of_static_objects_alone_are_found() -> None:
+    """The edges of a graph, say, which only Python sees: they have no leaves, so they are found by identity."""
+
+    @jitbatch
+    def energy(params: Any, edges: Any, x: Any) -> Any:
+        return sum((x[i.value] * x[j.value] * params["w"][0, 0] for i, j in edges), jnp.float32(0))
+
+    graphs: list[Any] = [[(Static(0), Static(1))], [(Static(1), Static(2)), (Static(0), Static(2))]]
+    features = [np.float32([1, 2, 3]), np.float32([4, 5, 6])]
+    wanted = [float(energy(W, edges, x)) for edges, x in zip(graphs, features, strict=True)]
+
+    @jb.jit
+    def step(params: Any, edges: Any, features: Any) -> Any:
+        return energy.batch(params, edges, features)
+
+    @jb.jit
+    def nested(params: Any, batch: Any) -> Any:
+        return energy.batch(params, batch["edges"], batch["x"])
+
+    for _ in range(2):
+        np.testing.assert_allclose(step(W, graphs, features), wanted, rtol=1e-6)
+        np.testing.assert_allclose(nested(W, {"edges": graphs, "x": features}), wanted, rtol=1e-6)
+        graphs, features, wanted = graphs[::-1], features[::-1], wanted[::-1]
+
+
 def test_several_functions_and_several_arguments() -> None:
     @jb.jit
     def step(params: Any, left: Any, right: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import pytest
 
-from jitbatch.step.places import Parameters, Place, find
+from jitbatch.step.places import Parameters, Place, find, paths_to
 from jitbatch.util.errors import ArgumentError
 
 
@@ -50,3 +50,11 @@ def test_the_outermost_part_of_the_same_structure_is_found() -> None:
     assert way(leaves) == "['a'][0]"
     assert way(leaves[:1]) is None
     assert way(tuple(leaves)) is None
+
+
+def test_an_object_is_found_by_identity() -> None:
+    edges = [(), ()]
+    paths = paths_to({"a": [[(), ()], edges], "b": edges}, edges)
+    assert list(map(jax.tree_util.keystr, paths)) == ["['a'][1]", "['b']"]
+    assert paths_to(edges, edges) == [()]
+    assert paths_to({"a": [[(), ()]]}, edges) == []

@@ -53,6 +53,14 @@ def test_a_capacity_is_given_before_the_first_call() -> None:
         step.capacity = StepCapacity()
 
 
+def test_the_capacity_of_a_function_is_not_that_of_a_step() -> None:
+    step = new_step()
+    for capacity in (chain.capacity(W, chains(2, 3), batch_size=2), "room", None):
+        with pytest.raises(ArgumentError, match=rf"not an object of type {type(capacity).__name__}.*is for its plans"):
+            step.capacity = capacity
+    step(W, chains(2, 3))
+
+
 def test_a_text_that_was_changed_is_refused() -> None:
     step = new_step()
     step(W, chains(2, 3))
