@@ -62,7 +62,7 @@ def test_the_public_names() -> None:
     assert sorted(package.__all__) == [
         "AsyncBatched", "Batched", "CacheInfo", "Capacity", "Decisions", "JitbatchError", "Jitted", "Keys",
         "Overloaded", "Plan", "Ragged", "RecompileWarning", "Report", "Rollout", "Samples", "Server", "ServerClosed",
-        "ServerStats", "Static", "StepCapacity", "assert_max_compiles", "clear_caches", "jit", "jitbatch",
+        "ServerStats", "Static", "StepCapacity", "assert_max_compiles", "clear_caches", "errors", "jit", "jitbatch",
         "keep_memory", "run", "segment", "value",
     ]  # fmt: skip
     assert all(hasattr(package, name) for name in package.__all__)

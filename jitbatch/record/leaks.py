@@ -7,6 +7,7 @@ replayed calls do not. So after a body has ended, all values inside of it except
 hidden value is an error.
 """
 
+import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ class Leaks:
     """
 
     def __init__(self, trace: Any, sample: str, where: Callable[[], str]):
-        self._trace = trace
+        self._trace = weakref.ref(trace)
         self.exposed: list[int | None] = []
         self.hidden: dict[int | None, Callable[..., Any]] = {}
         self._sample = sample
@@ -42,7 +43,7 @@ class Leaks:
         """Drop all references. Otherwise they would keep the recording alive until the next garbage collection."""
         self.hidden.clear()
         self.exposed.clear()
-        self._trace, self._where = None, str
+        self._where = str
 
     def end_body(
         self, fun: Callable[..., Any], first: int, aliases: Iterable[int | None], result: Any, scope: int
@@ -75,9 +76,7 @@ class Leaks:
 
     def check(self, values: Sequence[Any]) -> None:
         """Raise an error if one of the values is hidden, or belongs to another recording."""
-        for value in values:
-            if type(value) is Value and value._trace is not self._trace:
-                raise self._stray(value)
+        self._check_own(values)
         if self.hidden:
             self.check_rows([value.row for value in values if type(value) is Value])
 
@@ -85,18 +84,17 @@ class Leaks:
         """Raise an error if a leaf of an argument belongs to another recording. `known` has the `id`s of objects of
         this recording."""
         for arg in args:
-            if type(arg) is Value:
-                if arg._trace is not self._trace:
-                    raise self._stray(arg)
-            elif id(arg) not in known:
-                for leaf in tree_leaves(arg):
-                    if type(leaf) is Value and leaf._trace is not self._trace:
-                        raise self._stray(leaf)
+            if type(arg) is Value or id(arg) not in known:
+                self._check_own((arg,) if type(arg) is Value else tree_leaves(arg))
 
-    def _stray(self, value: Value) -> LeakError:
-        other = getattr(value._trace, "sample", "another sample")
-        return LeakError(
-            f"{value} is used{self._where()} while {self._sample} was recorded, but it belongs to the recording of "
+    def _check_own(self, values: Iterable[Any]) -> None:
+        trace = self._trace()
+        stray = next((value for value in values if type(value) is Value and value._trace is not trace), None)
+        if stray is None:
+            return
+        other = getattr(stray._trace, "sample", "another sample")
+        raise LeakError(
+            f"{stray} is used{self._where()} while {self._sample} was recorded, but it belongs to the recording of "
             f"{other}. A sample cannot use what another one has computed and put into a list, a dictionary or an "
             "object: the function runs once for each structure, with abstract values. Return it, and combine the "
             "results after `.batch`."

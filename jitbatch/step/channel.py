@@ -6,7 +6,6 @@ folder. Messages are JSON.
 """
 
 import atexit
-import functools
 import itertools
 import json
 import re
@@ -231,9 +230,9 @@ class Channel:
                 )
 
 
-@functools.cache
 def _register_at_exit() -> None:
     """Registers `_leave_at_exit` once. It runs before JAX's own handler, which waits for all processes."""
+    atexit.unregister(_leave_at_exit)
     atexit.register(_leave_at_exit)
 
 

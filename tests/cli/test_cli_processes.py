@@ -38,10 +38,18 @@ def test_what_is_missing_is_said() -> None:
             "of 2 processes the last is 1",
         ),
         ({"coordinator": "10.0.0.1", "processes": 2, "process": 1}, "10.0.0.1 is no HOST:PORT, such as"),
-        ({"coordinator": "auto"}, "no cluster is found by --coordinator auto, .* Give --coordinator HOST:PORT"),
     ):
         with pytest.raises(CommandError, match=text):
             _processes.join(argparse.Namespace(**given))
+
+
+def test_a_cluster_that_is_not_there_is_said() -> None:
+    """In a process of its own: JAX looks for clusters only before it has computed anything."""
+    text = "from jitbatch.cli import main; raise SystemExit(main(['train', 'listops', '--coordinator', 'auto']))"
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert re.search("no cluster is found by --coordinator auto, .* Give --coordinator HOST:PORT", ended.stderr)
+    assert "Traceback" not in ended.stderr
 
 
 def test_one_process_exchanges_nothing() -> None:

@@ -179,6 +179,7 @@ PACKAGE = Path(jitbatch.__file__).parent
 NO_CACHES = {
     "schedule/policies.py": {"POLICIES"},  # what is registered stays
     "plan/compiles.py": {"_watches"},  # of the blocks that run now
+    "step/channel.py": {"_numbers", "_telling"},  # agreed on with other processes, and of the threads that run now
     "util/caches.py": {"_at_clearing"},  # the registry itself
 }
 CONTAINERS = {"dict", "list", "set", "OrderedDict", "defaultdict", "Counter", "deque"}
