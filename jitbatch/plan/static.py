@@ -17,7 +17,7 @@ from jitbatch.util.errors import PlanError
 
 
 class PlannedCall(NamedTuple):
-    """What is planned: a function, the key of its shared arguments, and the layout of its arguments."""
+    """The function of a plan, the key of its shared arguments, and the layout of its arguments."""
 
     owner: Any
     shared_key: Any
